@@ -1,0 +1,156 @@
+//! The plan of a gather: what to read, in which order, and where it goes. A plain value, made
+//! from locations and carried out elsewhere; the code that moves bytes has no decisions left.
+
+use std::ops::Range;
+
+use crate::format::Location;
+
+/// One record to fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fetch {
+    /// Chunk and offset, as one number that orders by place.
+    place: u64,
+    /// Stored bytes.
+    pub(crate) phys_length: u32,
+    /// The record's place in the batch.
+    pub(crate) slot: u32,
+}
+
+impl Fetch {
+    pub(crate) fn chunk(&self) -> u32 {
+        (self.place >> 32) as u32
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.place & u64::from(u32::MAX)
+    }
+
+    fn end(&self) -> u64 {
+        self.place + u64::from(self.phys_length)
+    }
+}
+
+/// The records of a batch in the order of their place on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) fetches: Vec<Fetch>,
+}
+
+/// Consecutive fetches that one read serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Read {
+    /// Which fetches of the plan.
+    pub(crate) fetches: Range<usize>,
+    /// Bytes to read.
+    pub(crate) bytes: usize,
+}
+
+impl Plan {
+    /// The plan for a batch whose records are at `locations`, in the order of the batch.
+    pub(crate) fn new(locations: &[Location]) -> Self {
+        let mut fetches: Vec<Fetch> = (0..)
+            .zip(locations)
+            .map(|(slot, l)| Fetch { place: l.place(), phys_length: l.phys_length, slot })
+            .collect();
+        fetches.sort_unstable_by_key(|fetch| (fetch.place, fetch.slot));
+        Self { fetches }
+    }
+
+    /// Cuts the plan into at most `count` ranges of about equal stored bytes.
+    pub(crate) fn shards(&self, count: usize) -> Vec<Range<usize>> {
+        let total: u64 = self.fetches.iter().map(|fetch| u64::from(fetch.phys_length)).sum();
+        let share = total.div_ceil(count.max(1) as u64).max(1);
+        let (mut shards, mut start, mut bytes) = (Vec::with_capacity(count), 0, 0);
+        for (i, fetch) in self.fetches.iter().enumerate() {
+            bytes += u64::from(fetch.phys_length);
+            if bytes >= share {
+                shards.push(start..i + 1);
+                (start, bytes) = (i + 1, 0);
+            }
+        }
+        if start < self.fetches.len() {
+            shards.push(start..self.fetches.len());
+        }
+        shards
+    }
+
+    /// The reads for a range of fetches. Fetches whose bytes follow each other on disk share a
+    /// read of at most `bytes_max`, if `joins` says that their destinations do as well.
+    pub(crate) fn reads(
+        &self,
+        range: Range<usize>,
+        bytes_max: usize,
+        joins: impl Fn(&Fetch, &Fetch) -> bool,
+    ) -> Vec<Read> {
+        let mut reads: Vec<Read> = Vec::with_capacity(range.len());
+        for i in range {
+            let fetch = &self.fetches[i];
+            let bytes = fetch.phys_length as usize;
+            if let Some(read) = reads.last_mut() {
+                let before = &self.fetches[i - 1];
+                // Consecutive places in two chunks never follow each other: an end is at most
+                // 2^32 - 1, one short of the next chunk.
+                if before.end() == fetch.place
+                    && read.bytes + bytes <= bytes_max
+                    && joins(before, fetch)
+                {
+                    read.fetches.end = i + 1;
+                    read.bytes += bytes;
+                    continue;
+                }
+            }
+            reads.push(Read { fetches: i..i + 1, bytes });
+        }
+        reads
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn location(chunk: u32, offset: u32, phys_length: u32) -> Location {
+        Location { offset, phys_length, logic_length: phys_length, chunk }
+    }
+
+    fn plan() -> Plan {
+        Plan::new(&[
+            location(1, 0, 10),
+            location(0, 30, 10),
+            location(0, 0, 10),
+            location(0, 10, 10),
+            location(0, 10, 10),
+            location(0, 20, 10),
+        ])
+    }
+
+    #[test]
+    fn fetches_are_in_the_order_of_their_place() {
+        let slots: Vec<u32> = plan().fetches.iter().map(|fetch| fetch.slot).collect();
+        assert_eq!(slots, [2, 3, 4, 5, 1, 0]);
+    }
+
+    #[test]
+    fn adjacent_records_share_a_read_where_they_may() {
+        let plan = plan();
+        let all = plan.reads(0..6, 1000, |_, _| true);
+        // The record that is asked for twice is read twice.
+        let ranges: Vec<_> = all.iter().map(|read| (read.fetches.clone(), read.bytes)).collect();
+        assert_eq!(ranges, [(0..2, 20), (2..5, 30), (5..6, 10)]);
+        assert_eq!(plan.reads(0..6, 1000, |_, _| false).len(), 6);
+        assert_eq!(plan.reads(0..6, 20, |_, _| true)[1].bytes, 20);
+    }
+
+    #[test]
+    fn shards_cover_the_plan_once() {
+        let plan = plan();
+        for count in 1..10 {
+            let shards = plan.shards(count);
+            assert!(shards.len() <= count);
+            assert_eq!(shards.first().unwrap().start, 0);
+            assert_eq!(shards.last().unwrap().end, 6);
+            assert!(shards.windows(2).all(|pair| pair[0].end == pair[1].start));
+        }
+        assert!(Plan::new(&[]).shards(3).is_empty());
+    }
+}

@@ -1,0 +1,229 @@
+//! The one engine of a process: its workers, its batch memory and its choice of how to read.
+//!
+//! It is made on first use, from what [`configure`] and the environment say. A forked child has
+//! none of its parent's threads, so it makes an engine of its own.
+
+use std::env;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::executor::Executor;
+use crate::pool::Pool;
+
+/// A way to read batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// io_uring (Linux).
+    Uring,
+    /// Positional reads, on a pool of threads when the data is cold.
+    Pread,
+}
+
+impl Backend {
+    /// The backend's name in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uring => "uring",
+            Self::Pread => "pread",
+        }
+    }
+
+    /// The backend of that name; `None` is `"auto"`, the engine's choice.
+    pub fn from_name(name: &str) -> Result<Option<Self>> {
+        match name {
+            "auto" => Ok(None),
+            "uring" => Ok(Some(Self::Uring)),
+            "pread" => Ok(Some(Self::Pread)),
+            _ => Err(Error::InvalidArgument(format!(
+                "unknown io {name:?}: expected 'auto', 'uring' or 'pread'"
+            ))),
+        }
+    }
+}
+
+/// What can be set before the engine is first used. What is `None` comes from the environment
+/// (`RINGLOADER_WORKERS`, `RINGLOADER_PIN`, `RINGLOADER_IO`), or else from the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Config {
+    /// Threads that help with large batches. Default: one for each core the process may use.
+    pub workers: Option<usize>,
+    /// Whether each worker stays on one core. Default: yes.
+    pub pin: Option<bool>,
+    /// How to read. Default: io_uring where it works.
+    pub io: Option<Backend>,
+}
+
+/// More workers than any machine has cores.
+const WORKERS_MAX: usize = 4096;
+
+/// What is running, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Info {
+    /// The backend that a store reads through unless it was opened with another.
+    pub io: Backend,
+    /// Why that one.
+    pub io_reason: String,
+    /// Worker threads.
+    pub workers: usize,
+    /// Whether they are pinned.
+    pub pinned: bool,
+    /// The cores that the process may use.
+    pub cores: Vec<usize>,
+    /// Batch memory that is kept for the next batch, in bytes.
+    pub pool_idle_bytes: usize,
+}
+
+/// The engine of this process.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    process: u32,
+    pub(crate) backend: Backend,
+    backend_reason: String,
+    pub(crate) executor: Executor,
+    pub(crate) pool: Arc<Pool>,
+    /// The engine of a child that was forked after this one was made.
+    child: OnceLock<Box<Result<Engine, String>>>,
+}
+
+static CONFIG: Mutex<Config> = Mutex::new(Config { workers: None, pin: None, io: None });
+static ROOT: OnceLock<Result<Engine, String>> = OnceLock::new();
+
+/// Sets how the engine will be made.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if a value is impossible or the engine was made already.
+pub fn configure(config: Config) -> Result<()> {
+    if config.workers.is_some_and(|workers| workers > WORKERS_MAX) {
+        return Err(Error::InvalidArgument(format!("workers must be at most {WORKERS_MAX}")));
+    }
+    let mut current = CONFIG.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_started() {
+        return Err(Error::InvalidState(
+            "configure must be called before the first store is opened: the engine is running"
+                .into(),
+        ));
+    }
+    *current = config;
+    Ok(())
+}
+
+fn is_started() -> bool {
+    let mut current = ROOT.get();
+    while let Some(Ok(engine)) = current {
+        if engine.process == std::process::id() {
+            return true;
+        }
+        current = engine.child.get().map(Box::as_ref);
+    }
+    false
+}
+
+/// What is running in this process; this makes the engine if nothing has yet.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if an environment variable has a value that means nothing, and
+/// [`Error::BackendUnavailable`] if one names a backend that cannot be had.
+pub fn info() -> Result<Info> {
+    let engine = engine()?;
+    Ok(Info {
+        io: engine.backend,
+        io_reason: engine.backend_reason.clone(),
+        workers: engine.executor.workers(),
+        pinned: engine.executor.pinned(),
+        cores: engine.executor.cores().to_vec(),
+        pool_idle_bytes: engine.pool.idle_bytes(),
+    })
+}
+
+/// Memory for a batch of `len` bytes from the process's pool.
+pub fn take_buffer(len: usize) -> Result<crate::pool::Buffer> {
+    engine()?.pool.take(len)
+}
+
+pub(crate) fn engine() -> Result<&'static Engine> {
+    let process = std::process::id();
+    let mut made = ROOT.get_or_init(|| Engine::new(process));
+    loop {
+        match made {
+            Ok(engine) if engine.process == process => return Ok(engine),
+            Ok(engine) => made = engine.child.get_or_init(|| Box::new(Engine::new(process))),
+            Err(reason) => return Err(Error::InvalidArgument(reason.clone())),
+        }
+    }
+}
+
+impl Engine {
+    fn new(process: u32) -> Result<Self, String> {
+        let set = *CONFIG.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = Config {
+            workers: or_env(set.workers, "RINGLOADER_WORKERS", parse_workers)?,
+            pin: or_env(set.pin, "RINGLOADER_PIN", parse_switch)?,
+            io: match set.io {
+                Some(io) => Some(io),
+                None => or_env(None, "RINGLOADER_IO", |name| {
+                    Backend::from_name(name).map_err(|e| e.to_string())
+                })?
+                .flatten(),
+            },
+        };
+        let (backend, backend_reason) = choose_backend(config.io)?;
+        log::debug!("reading through {}: {backend_reason}", backend.name());
+        Ok(Self {
+            process,
+            backend,
+            backend_reason,
+            executor: Executor::new(config.workers, config.pin.unwrap_or(true)),
+            pool: Arc::default(),
+            child: OnceLock::new(),
+        })
+    }
+}
+
+fn or_env<T>(
+    set: Option<T>,
+    name: &str,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    if set.is_some() {
+        return Ok(set);
+    }
+    match env::var(name) {
+        Ok(value) if value.is_empty() => Ok(None),
+        Ok(value) => parse(&value).map(Some).map_err(|reason| format!("{name}: {reason}")),
+        Err(env::VarError::NotPresent) => Ok(None),
+        Err(env::VarError::NotUnicode(_)) => Err(format!("{name} is not text")),
+    }
+}
+
+fn parse_workers(value: &str) -> Result<usize, String> {
+    let workers = value.parse().ok().filter(|workers| *workers <= WORKERS_MAX);
+    workers.ok_or_else(|| format!("expected a number up to {WORKERS_MAX} and found {value:?}"))
+}
+
+fn parse_switch(value: &str) -> Result<bool, String> {
+    match value {
+        "1" | "true" => Ok(true),
+        "0" | "false" => Ok(false),
+        _ => Err(format!("expected 0 or 1 and found {value:?}")),
+    }
+}
+
+fn choose_backend(asked: Option<Backend>) -> Result<(Backend, String), String> {
+    let uring = ringloader_uring::probe();
+    match (asked, uring) {
+        (Some(Backend::Pread), _) => {
+            Ok((Backend::Pread, "asked for by configure or RINGLOADER_IO".into()))
+        }
+        (Some(Backend::Uring), Err(why)) => Err(format!("io='uring' is not available: {why}")),
+        (Some(Backend::Uring), Ok(features)) => {
+            Ok((Backend::Uring, format!("asked for by configure or RINGLOADER_IO; {features}")))
+        }
+        (None, Ok(features)) => Ok((Backend::Uring, format!("io_uring works here; {features}"))),
+        (None, Err(why)) => {
+            if cfg!(target_os = "linux") {
+                log::warn!("io_uring cannot be used, reading with pread instead: {why}");
+            }
+            Ok((Backend::Pread, format!("io_uring cannot be used: {why}")))
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The chunk files of a store, opened when they are first touched.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::error::Result;
+use crate::file::{Fs, StoreFile};
+use crate::format::{Frontier, names};
+use crate::table::missing;
+
+/// One chunk.
+#[derive(Debug)]
+pub(crate) struct ChunkFile {
+    pub(crate) file: StoreFile,
+    /// The file's length when it was last asked for.
+    bytes_seen: AtomicU64,
+}
+
+impl ChunkFile {
+    /// Whether the file reaches up to byte `end`.
+    pub(crate) fn reaches(&self, end: u64) -> Result<bool> {
+        if end <= self.bytes_seen.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        let bytes = self.file.len()?;
+        self.bytes_seen.store(bytes, Ordering::Relaxed);
+        Ok(end <= bytes)
+    }
+}
+
+/// Every chunk of a store.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    dir: PathBuf,
+    fs: Fs,
+    writable: bool,
+    open: RwLock<HashMap<u32, Arc<ChunkFile>>>,
+}
+
+impl Chunks {
+    pub(super) fn new(dir: &Path, fs: &Fs, writable: bool) -> Self {
+        Self { dir: dir.to_owned(), fs: fs.clone(), writable, open: RwLock::default() }
+    }
+
+    fn path(&self, id: u32) -> PathBuf {
+        self.dir.join(names::chunk(id))
+    }
+
+    /// The chunk `id`, which exists.
+    pub(crate) fn get(&self, id: u32) -> Result<Arc<ChunkFile>> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(chunk) = open.get(&id) {
+            return Ok(Arc::clone(chunk));
+        }
+        drop(open);
+        let file = self.fs.open_file(&self.path(id), self.writable).map_err(missing)?;
+        Ok(self.adopt(id, file))
+    }
+
+    /// The chunk `id`, made if a roll-over has just reached it. What an interrupted append has
+    /// left there is cut off.
+    pub(crate) fn roll_over_to(&self, id: u32) -> Result<Arc<ChunkFile>> {
+        let path = self.path(id);
+        let file = if path.symlink_metadata().is_ok() {
+            let file = self.fs.open_file(&path, true)?;
+            file.truncate(0)?;
+            file
+        } else {
+            self.fs.create_file(&path)?
+        };
+        self.forget(id);
+        Ok(self.adopt(id, file))
+    }
+
+    fn adopt(&self, id: u32, file: StoreFile) -> Arc<ChunkFile> {
+        let chunk = Arc::new(ChunkFile { file, bytes_seen: AtomicU64::new(0) });
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(open.entry(id).or_insert(chunk))
+    }
+
+    fn forget(&self, id: u32) {
+        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Makes the chunks that were opened durable: what was written was opened.
+    pub(super) fn sync(&self) -> Result<()> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.values().try_for_each(|chunk| chunk.file.sync())
+    }
+
+    /// Bytes to which the chunks have grown, up to `frontier`.
+    pub(super) fn bytes(&self, frontier: &Frontier) -> Result<u64> {
+        let full: u64 = (0..frontier.tail_chunk)
+            .map(|id| Ok(self.get(id)?.file.len()?))
+            .sum::<Result<u64>>()?;
+        Ok(full + u64::from(frontier.tail_offset))
+    }
+
+    /// Cuts the last chunk to `frontier` and removes the `old_tail - tail` chunks past it.
+    pub(super) fn truncate(&self, frontier: &Frontier, old_tail: u32) -> Result<()> {
+        for id in (frontier.tail_chunk + 1..=old_tail).rev() {
+            self.forget(id);
+            self.fs.remove_file(&self.path(id))?;
+        }
+        self.forget(frontier.tail_chunk);
+        self.get(frontier.tail_chunk)?.file.truncate(u64::from(frontier.tail_offset))
+    }
+}

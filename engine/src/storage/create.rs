@@ -1,0 +1,164 @@
+//! Making a store. It is built whole beside its place, made durable, and renamed there, so
+//! there is never half a store at the path, and a failure leaves nothing behind.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Options, Storage};
+use crate::codec::{Codec, Dictionary};
+use crate::error::{Error, Result};
+use crate::file::Fs;
+use crate::format::{Frontier, Header, names};
+use crate::identity::Identity;
+
+/// What a new store is made of.
+pub(crate) struct Blueprint<'a> {
+    pub(crate) identity: &'a Identity,
+    pub(crate) codec: Codec,
+    pub(crate) dictionary: Option<&'a [u8]>,
+}
+
+impl Blueprint<'_> {
+    fn check(&self) -> Result<()> {
+        self.identity.width().map_err(Error::InvalidArgument)?;
+        match (self.codec, self.dictionary) {
+            (Codec::ZstdDict, None | Some([])) => Err(Error::InvalidArgument(
+                "codec 'zstd_dict' requires the bytes of a dictionary from train_dict".into(),
+            )),
+            (Codec::ZstdDict, Some(bytes)) => Dictionary::new(bytes.to_vec())
+                .map(drop)
+                .map_err(|reason| Error::InvalidArgument(format!("dict_bytes: {reason}"))),
+            (_, Some(_)) => Err(Error::InvalidArgument(format!(
+                "a dictionary was given, and codec '{}' has none: use codec 'zstd_dict'",
+                self.codec
+            ))),
+            (_, None) => Ok(()),
+        }
+    }
+
+    /// Every file of the new store with its contents, `meta.zr` last.
+    fn files(&self) -> Vec<(String, Vec<u8>)> {
+        let header =
+            Header { frontier: Frontier::default(), codec: self.codec, reserved: [0; 15] };
+        let dictionary = self.dictionary.map(|bytes| (names::DICTIONARY.into(), bytes.to_vec()));
+        let mut files = vec![(names::chunk(0), Vec::new())];
+        files.extend(dictionary);
+        files.push((names::IDENTITY.into(), self.identity.encode()));
+        files.push((names::META.into(), header.encode().to_vec()));
+        files
+    }
+}
+
+impl Storage {
+    /// Makes a store at `path`, where there must be nothing or an empty directory, and opens it.
+    pub(crate) fn create(
+        path: &Path,
+        blueprint: &Blueprint<'_>,
+        options: &Options,
+    ) -> Result<Self> {
+        blueprint.check()?;
+        check_vacant(path)?;
+        let fs = &options.fs;
+        let made = make_parents(path, fs)?;
+        let built = build(path, blueprint, fs).and_then(|()| Self::open(path, options));
+        match built {
+            Ok((storage, _)) => Ok(storage),
+            Err(error) => {
+                // Newest first. What cannot be removed was never part of a store.
+                for dir in made.iter().rev() {
+                    let _ = fs.remove_dir(dir);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+fn check_vacant(path: &Path) -> Result<()> {
+    let occupied = match std::fs::read_dir(path) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(e) => e.kind() != io::ErrorKind::NotFound,
+    };
+    if occupied { Err(Error::AlreadyExists { path: path.to_owned() }) } else { Ok(()) }
+}
+
+/// Makes the directories above `path` that are missing and gives those it made.
+fn make_parents(path: &Path, fs: &Fs) -> Result<Vec<PathBuf>> {
+    let missing: Vec<_> = path
+        .ancestors()
+        .skip(1)
+        .take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists())
+        .collect();
+    let mut made = Vec::new();
+    for dir in missing.into_iter().rev() {
+        match fs.create_dir(dir) {
+            Ok(()) => made.push(dir.to_owned()),
+            // Somebody else was faster; theirs will do, and is not ours to remove.
+            Err(_) if dir.is_dir() => {}
+            Err(error) => {
+                for dir in made.iter().rev() {
+                    let _ = fs.remove_dir(dir);
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(made)
+}
+
+fn build(path: &Path, blueprint: &Blueprint<'_>, fs: &Fs) -> Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let site = parent.join(site_name(path)?);
+    let built = fs.create_dir(&site).and_then(|()| {
+        for (name, bytes) in blueprint.files() {
+            let file = fs.create_file(&site.join(name))?;
+            file.write_all_at(&bytes, 0)?;
+            file.sync()?;
+        }
+        fs.sync_dir(&site)?;
+        move_in(&site, path, fs)?;
+        fs.sync_dir(parent)
+    });
+    if built.is_err() {
+        for (name, _) in blueprint.files() {
+            // After the move the files are at `path`, and if only the last sync failed there
+            // is a whole store there; it is removed because the caller hears of a failure.
+            for dir in [&site, path] {
+                if dir != path || site_moved(&site) {
+                    let _ = fs.remove_file(&dir.join(&name));
+                }
+            }
+        }
+        let _ = fs.remove_dir(if site_moved(&site) { path } else { &site });
+    }
+    built
+}
+
+fn site_moved(site: &Path) -> bool {
+    site.symlink_metadata().is_err()
+}
+
+/// A name beside `path` that no other creation uses.
+fn site_name(path: &Path) -> Result<String> {
+    static CREATIONS: AtomicU64 = AtomicU64::new(0);
+    let name = path.file_name().ok_or_else(|| {
+        Error::InvalidArgument(format!("{} does not name a directory to make", path.display()))
+    })?;
+    let number = CREATIONS.fetch_add(1, Ordering::Relaxed);
+    Ok(format!(".{}.creating-{}-{number}", name.to_string_lossy(), std::process::id()))
+}
+
+fn move_in(site: &Path, path: &Path, fs: &Fs) -> Result<()> {
+    if cfg!(windows) && path.is_dir() {
+        // Windows does not rename onto a directory, even an empty one.
+        fs.remove_dir(path)?;
+    }
+    fs.rename(site, path).map_err(|error| match check_vacant(path) {
+        Ok(()) => error,
+        Err(occupied) => occupied,
+    })
+}

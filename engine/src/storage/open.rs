@@ -1,0 +1,129 @@
+//! Opening a store that exists. Nothing here depends on how many records it has.
+
+use std::fs::TryLockError;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, RwLock};
+
+use super::{Access, Chunks, Life, Mode, Options, Storage};
+use crate::codec::{Codec, DICTIONARY_BYTES_MAX, Dictionary};
+use crate::error::{Error, Result};
+use crate::file::{Fs, StoreFile};
+use crate::format::names;
+use crate::identity::{IDENTITY_BYTES_MAX, Identity};
+use crate::table::{Table, missing};
+
+impl Storage {
+    /// Opens the store at `path` and gives what its records are.
+    pub(crate) fn open(path: &Path, options: &Options) -> Result<(Self, Identity)> {
+        let fs = &options.fs;
+        check_directory(path)?;
+        let writable = options.mode == Mode::ReadWrite;
+        let meta = fs.open_file(&path.join(names::META), writable).map_err(missing)?;
+        lock(&meta, options.mode, path)?;
+        // The lock comes first: only under it do the files stand still.
+        let header = Self::read_header(&meta)?;
+        let identity = read_identity(path, fs)?;
+        let dictionary = read_dictionary(path, fs, header.codec)?;
+        let frontier = header.frontier;
+
+        let chunks = Chunks::new(path, fs, writable);
+        let tail = chunks.get(frontier.tail_chunk)?;
+        if !tail.reaches(u64::from(frontier.tail_offset))? {
+            return Err(Error::invalid(
+                tail.file.path(),
+                format!("it ends before byte {}, the header's frontier", frontier.tail_offset),
+            ));
+        }
+        let table = Table::new(path, fs, writable, options.capacity);
+        table.check_length(frontier.length)?;
+
+        let access = match options.mode {
+            Mode::Read => Access::Reader,
+            Mode::ReadWrite => Access::Writer(Mutex::new(Self::write_reserved(&header))),
+        };
+        let storage = Self {
+            path: path.to_owned(),
+            fs: fs.clone(),
+            capacity: options.capacity,
+            codec: header.codec,
+            dictionary,
+            io: options.io,
+            meta,
+            chunks,
+            table,
+            access,
+            process: std::process::id(),
+            published: Mutex::new(frontier),
+            reorders: AtomicU64::new(0),
+            gate: RwLock::new(Life::Open),
+        };
+        Ok((storage, identity))
+    }
+}
+
+fn check_directory(path: &Path) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return Err(Error::invalid(path, "it is not a directory")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::NotFound { path: path.to_owned() });
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+            return Err(Error::NotFound { path: path.to_owned() });
+        }
+        Err(e) => return Err(Error::io("inspect", path, e)),
+    }
+    if path.join(names::META).symlink_metadata().is_err() {
+        return Err(Error::invalid(path, "the directory has no meta.zr"));
+    }
+    Ok(())
+}
+
+/// Locks the store as long as `meta` is open: readers share, a writer is alone.
+fn lock(meta: &StoreFile, mode: Mode, path: &Path) -> Result<()> {
+    let (locked, reason) = match mode {
+        Mode::Read => (meta.file().try_lock_shared(), "a writer has it open, here or elsewhere"),
+        Mode::ReadWrite => (
+            meta.file().try_lock(),
+            "it is open already, here or elsewhere; open all handles with mode='r' to share it",
+        ),
+    };
+    match locked {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(Error::Busy { path: path.to_owned(), reason }),
+        Err(TryLockError::Error(e)) => Err(Error::io("lock", meta.path(), e)),
+    }
+}
+
+fn read_identity(path: &Path, fs: &Fs) -> Result<Identity> {
+    let bytes = read_small(&path.join(names::IDENTITY), fs, IDENTITY_BYTES_MAX)?;
+    Identity::decode(&bytes).map_err(|reason| {
+        Error::invalid(&path.join(names::IDENTITY), format!("the type identity is malformed: {reason}"))
+    })
+}
+
+fn read_dictionary(path: &Path, fs: &Fs, codec: Codec) -> Result<Option<Arc<Dictionary>>> {
+    let file = path.join(names::DICTIONARY);
+    if codec != Codec::ZstdDict {
+        return match file.symlink_metadata() {
+            Ok(_) => Err(Error::invalid(&file, format!("a {codec} store has no dictionary"))),
+            Err(_) => Ok(None),
+        };
+    }
+    let bytes = read_small(&file, fs, DICTIONARY_BYTES_MAX)?;
+    let dictionary = Dictionary::new(bytes).map_err(|reason| Error::invalid(&file, reason))?;
+    Ok(Some(Arc::new(dictionary)))
+}
+
+fn read_small(path: &Path, fs: &Fs, limit: u64) -> Result<Vec<u8>> {
+    let file = fs.open_file(path, false).map_err(missing)?;
+    let len = file.len()?;
+    if len > limit {
+        return Err(Error::invalid(path, format!("{len} bytes are over the limit of {limit}")));
+    }
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
