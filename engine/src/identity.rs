@@ -19,7 +19,7 @@ pub const DIMENSIONS_MAX: usize = 64;
 
 /// Extension types of `ml_dtypes`, by name, with their bytes. numpy's `dtype.str` calls them
 /// all void, so they are kept by name.
-pub const EXTENSION_DTYPES: [(&str, u64); 16] = [
+pub const EXTENSION_DTYPES: [(&str, u64); 21] = [
     ("bfloat16", 2),
     ("float8_e3m4", 1),
     ("float8_e4m3", 1),
@@ -28,12 +28,17 @@ pub const EXTENSION_DTYPES: [(&str, u64); 16] = [
     ("float8_e4m3fnuz", 1),
     ("float8_e5m2", 1),
     ("float8_e5m2fnuz", 1),
+    ("float8_e5m3fnu", 1),
     ("float8_e8m0fnu", 1),
     ("float6_e2m3fn", 1),
     ("float6_e3m2fn", 1),
     ("float4_e2m1fn", 1),
+    ("complex32", 4),
+    ("bcomplex32", 4),
+    ("int1", 1),
     ("int2", 1),
     ("int4", 1),
+    ("uint1", 1),
     ("uint2", 1),
     ("uint4", 1),
 ];
