@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyTuple, PyType};
 use ringloader_engine::DenseStore as Engine;
 use ringloader_engine::codec::Codec;
 use ringloader_engine::pool::Buffer;
@@ -15,14 +15,14 @@ use ringloader_engine::storage::{Mode, Options};
 use crate::array::{self, Memory};
 use crate::dtype::{from_identity, to_identity};
 use crate::errors::ToPython;
-use crate::handle::Handle;
+use crate::handle::{Handle, bytes_of, path_of};
 use crate::index::{Selection, select};
 use crate::iteration::RecordIterator;
 
 /// Records of one dtype and one shape.
 ///
 /// Made by `DenseStore.create` and `DenseStore.open`.
-#[pyclass(frozen, module = "ringloader")]
+#[pyclass(frozen, weakref, module = "ringloader")]
 pub(crate) struct DenseStore {
     handle: Handle<Engine>,
     dtype: Py<PyArrayDescr>,
@@ -52,7 +52,7 @@ impl DenseStore {
     /// codec : {"zstd", "raw", "zstd_dict"}
     ///     ``raw`` keeps records as they are; ``zstd`` compresses each at level 3; ``zstd_dict`` compresses each at
     ///     level 19 against a dictionary, for small records that resemble each other.
-    /// dict_bytes : bytes, optional
+    /// dict_bytes : bytes-like, optional
     ///     The dictionary from `train_dict`; required by ``zstd_dict``.
     ///
     /// Raises
@@ -65,11 +65,11 @@ impl DenseStore {
     #[pyo3(signature = (path, dtype, item_shape, codec="zstd", dict_bytes=None))]
     fn create(
         cls: &Bound<'_, PyType>,
-        path: PathBuf,
+        #[pyo3(from_py_with = path_of)] path: PathBuf,
         dtype: &Bound<'_, PyAny>,
         item_shape: Vec<i64>,
         codec: &str,
-        dict_bytes: Option<&Bound<'_, PyBytes>>,
+        dict_bytes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let py = cls.py();
         let dtype = PyArrayDescr::new(py, dtype)?;
@@ -79,7 +79,7 @@ impl DenseStore {
             PyValueError::new_err(format!("item_shape {item_shape:?} has a negative dimension"))
         })?;
         let codec = Codec::from_name(codec).to_python(py)?;
-        let dictionary = dict_bytes.map(|bytes| bytes.as_bytes().to_vec());
+        let dictionary = dict_bytes.map(bytes_of).transpose()?;
         let made = py.detach(|| {
             Handle::new(path, &Options::default(), |path, options| {
                 let dictionary = dictionary.as_deref();
@@ -110,7 +110,12 @@ impl DenseStore {
     ///     they cannot be read.
     #[classmethod]
     #[pyo3(signature = (path, mode="r+", io="auto"))]
-    fn open(cls: &Bound<'_, PyType>, path: PathBuf, mode: &str, io: &str) -> PyResult<Self> {
+    fn open(
+        cls: &Bound<'_, PyType>,
+        #[pyo3(from_py_with = path_of)] path: PathBuf,
+        mode: &str,
+        io: &str,
+    ) -> PyResult<Self> {
         let py = cls.py();
         let mode = Mode::from_name(mode).to_python(py)?;
         let io = Backend::from_name(io).to_python(py)?;

@@ -3,12 +3,13 @@
 //! A forked child shares its parent's files and locks but none of its threads, and must not
 //! act for it. So in a child a handle opens the path again, as a reader, when it is first used.
 
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView};
 use ringloader_engine::codec::Codec;
 use ringloader_engine::runtime::Backend;
 use ringloader_engine::storage::{Mode, Options};
@@ -17,6 +18,7 @@ use ringloader_engine::{DenseStore, Error, RaggedStore, Result};
 /// What both kinds of store can do.
 pub(crate) trait EngineStore: Send + Sync + Sized {
     fn open(path: &Path, options: &Options) -> Result<Self>;
+    fn path(&self) -> &Path;
     fn codec(&self) -> Codec;
     fn is_ours(&self) -> bool;
     fn is_closed(&self) -> bool;
@@ -28,6 +30,10 @@ macro_rules! engine_store {
         impl EngineStore for $store {
             fn open(path: &Path, options: &Options) -> Result<Self> {
                 $store::open(path, options)
+            }
+
+            fn path(&self) -> &Path {
+                self.path()
             }
 
             fn codec(&self) -> Codec {
@@ -42,9 +48,6 @@ macro_rules! engine_store {
                 self.is_closed()
             }
 
-            /// Wait for calls that are under way, sync what was written, and release the files and the lock.
-            ///
-            /// Closing again does nothing. Arrays that were gathered stay valid.
             fn close(&self) -> Result<()> {
                 self.close()
             }
@@ -67,7 +70,7 @@ pub(crate) struct Handle<S> {
     pub(crate) path: PathBuf,
     /// Where it is whatever the working directory becomes.
     pub(crate) absolute: PathBuf,
-    pub(crate) mode: Mode,
+    mode: Mode,
     pub(crate) io: Option<Backend>,
     pub(crate) codec: &'static str,
     link: Link<S>,
@@ -76,16 +79,15 @@ pub(crate) struct Handle<S> {
 }
 
 impl<S: EngineStore> Handle<S> {
-    /// Holds what `open` gives for `path` made absolute.
+    /// Holds what `open` gives for `path`.
     pub(crate) fn new(
         path: PathBuf,
         options: &Options,
         open: impl FnOnce(&Path, &Options) -> Result<S>,
     ) -> Result<Self> {
-        let absolute = absolute(&path)
-            .map_err(|e| Error::InvalidArgument(format!("path {:?}: {e}", path.display())))?;
         let store = open(&path, options)?;
         let codec = store.codec().name();
+        let absolute = store.path().to_owned();
         let link = Link { store, child: OnceLock::new() };
         let (mode, io) = (options.mode, options.io);
         Ok(Self { path, absolute, mode, io, codec, link, closed: AtomicBool::new(false) })
@@ -124,6 +126,11 @@ impl<S: EngineStore> Handle<S> {
         None
     }
 
+    /// How the store is open in this process: a forked child only reads.
+    pub(crate) fn mode(&self) -> Mode {
+        if self.link.store.is_ours() { self.mode } else { Mode::Read }
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire) || self.opened_here().is_some_and(EngineStore::is_closed)
     }
@@ -146,6 +153,19 @@ impl<S: EngineStore> Handle<S> {
     pub(crate) fn io_name(&self) -> &'static str {
         self.io.map_or("auto", Backend::name)
     }
+}
+
+/// The bytes of an object that has a buffer of them.
+pub(crate) fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    if let Ok(bytes) = object.cast::<PyBytes>() {
+        return Ok(bytes.as_bytes().to_vec());
+    }
+    PyMemoryView::from(object)?.call_method0("tobytes")?.extract()
+}
+
+/// A path argument: text, bytes, or what has `__fspath__`.
+pub(crate) fn path_of(object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+    object.py().import("os")?.call_method1("fsdecode", (object,))?.extract()
 }
 
 /// A `store.zr` that the engine accepts and numpy does not.
@@ -185,7 +205,7 @@ macro_rules! common_methods {
             /// ``"r"`` or ``"r+"``, as the store was opened.
             #[getter]
             fn mode(&self) -> &'static str {
-                self.handle.mode.name()
+                self.handle.mode().name()
             }
 
             /// Whether the store was closed.
@@ -259,6 +279,9 @@ macro_rules! common_methods {
                 py.detach(|| store.sync()).to_python(py)
             }
 
+            /// Wait for calls that are under way, sync what was written, and release the files and the lock.
+            ///
+            /// Closing again does nothing. Arrays that were gathered stay valid.
             fn close(&self, py: Python<'_>) -> PyResult<()> {
                 py.detach(|| self.handle.close()).to_python(py)
             }
@@ -302,7 +325,7 @@ macro_rules! common_methods {
                     return Ok(format!("{name}({path:?}, closed)"));
                 }
                 let (dtype, codec) = (self.dtype.bind(py).repr()?, self.handle.codec);
-                let (records, mode) = (self.__len__(py)?, self.handle.mode.name());
+                let (records, mode) = (self.__len__(py)?, self.handle.mode().name());
                 Ok(format!(
                     "{name}({path:?}, {dtype}, {shape}codec={codec:?}, records={records}, mode={mode:?})"
                 ))

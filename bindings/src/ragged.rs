@@ -17,14 +17,14 @@ use ringloader_engine::{
 use crate::array::{self, Memory};
 use crate::dtype::{from_identity, to_identity};
 use crate::errors::ToPython;
-use crate::handle::Handle;
+use crate::handle::{Handle, bytes_of, path_of};
 use crate::index::{Selection, select};
 use crate::iteration::RecordIterator;
 
 /// Records of one dtype, each with its own shape.
 ///
 /// Made by `RaggedStore.create` and `RaggedStore.open`.
-#[pyclass(frozen, module = "ringloader")]
+#[pyclass(frozen, weakref, module = "ringloader")]
 pub(crate) struct RaggedStore {
     handle: Handle<Engine>,
     dtype: Py<PyArrayDescr>,
@@ -51,7 +51,7 @@ impl RaggedStore {
     /// codec : {"zstd", "raw", "zstd_dict"}
     ///     ``raw`` keeps records as they are; ``zstd`` compresses each at level 3; ``zstd_dict`` compresses each at
     ///     level 19 against a dictionary, for small records that resemble each other.
-    /// dict_bytes : bytes, optional
+    /// dict_bytes : bytes-like, optional
     ///     The dictionary from `train_dict`; required by ``zstd_dict``.
     ///
     /// Raises
@@ -64,16 +64,16 @@ impl RaggedStore {
     #[pyo3(signature = (path, dtype, codec="zstd", dict_bytes=None))]
     fn create(
         cls: &Bound<'_, PyType>,
-        path: PathBuf,
+        #[pyo3(from_py_with = path_of)] path: PathBuf,
         dtype: &Bound<'_, PyAny>,
         codec: &str,
-        dict_bytes: Option<&Bound<'_, PyBytes>>,
+        dict_bytes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let py = cls.py();
         let dtype = PyArrayDescr::new(py, dtype)?;
         let identity = to_identity(&dtype)?;
         let codec = Codec::from_name(codec).to_python(py)?;
-        let dictionary = dict_bytes.map(|bytes| bytes.as_bytes().to_vec());
+        let dictionary = dict_bytes.map(bytes_of).transpose()?;
         let made = py.detach(|| {
             Handle::new(path, &Options::default(), |path, options| {
                 Engine::create(path, identity, codec, dictionary.as_deref(), options)
@@ -103,7 +103,12 @@ impl RaggedStore {
     ///     they cannot be read.
     #[classmethod]
     #[pyo3(signature = (path, mode="r+", io="auto"))]
-    fn open(cls: &Bound<'_, PyType>, path: PathBuf, mode: &str, io: &str) -> PyResult<Self> {
+    fn open(
+        cls: &Bound<'_, PyType>,
+        #[pyo3(from_py_with = path_of)] path: PathBuf,
+        mode: &str,
+        io: &str,
+    ) -> PyResult<Self> {
         let py = cls.py();
         let mode = Mode::from_name(mode).to_python(py)?;
         let io = Backend::from_name(io).to_python(py)?;

@@ -4,7 +4,9 @@
 //! none of its parent's threads, so it makes an engine of its own.
 
 use std::env;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ringloader_fallback::PerProcess;
 
 use crate::error::{Error, Result};
 use crate::executor::Executor;
@@ -76,17 +78,14 @@ pub struct Info {
 /// The engine of this process.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    process: u32,
     pub(crate) backend: Backend,
     backend_reason: String,
     pub(crate) executor: Executor,
     pub(crate) pool: Arc<Pool>,
-    /// The engine of a child that was forked after this one was made.
-    child: OnceLock<Box<Result<Engine, String>>>,
 }
 
 static CONFIG: Mutex<Config> = Mutex::new(Config { workers: None, pin: None, io: None });
-static ROOT: OnceLock<Result<Engine, String>> = OnceLock::new();
+static ENGINE: PerProcess<Result<Engine, String>> = PerProcess::new();
 
 /// Sets how the engine will be made.
 ///
@@ -97,7 +96,7 @@ pub fn configure(config: Config) -> Result<()> {
         return Err(Error::InvalidArgument(format!("workers must be at most {WORKERS_MAX}")));
     }
     let mut current = CONFIG.lock().unwrap_or_else(PoisonError::into_inner);
-    if is_started() {
+    if ENGINE.get().is_some() {
         return Err(Error::InvalidState(
             "configure must be called before the first store is opened: the engine is running"
                 .into(),
@@ -105,17 +104,6 @@ pub fn configure(config: Config) -> Result<()> {
     }
     *current = config;
     Ok(())
-}
-
-fn is_started() -> bool {
-    let mut current = ROOT.get();
-    while let Some(Ok(engine)) = current {
-        if engine.process == std::process::id() {
-            return true;
-        }
-        current = engine.child.get().map(Box::as_ref);
-    }
-    false
 }
 
 /// What is running in this process; this makes the engine if nothing has yet.
@@ -141,19 +129,12 @@ pub fn take_buffer(len: usize) -> Result<crate::pool::Buffer> {
 }
 
 pub(crate) fn engine() -> Result<&'static Engine> {
-    let process = std::process::id();
-    let mut made = ROOT.get_or_init(|| Engine::new(process));
-    loop {
-        match made {
-            Ok(engine) if engine.process == process => return Ok(engine),
-            Ok(engine) => made = engine.child.get_or_init(|| Box::new(Engine::new(process))),
-            Err(reason) => return Err(Error::InvalidArgument(reason.clone())),
-        }
-    }
+    let made = ENGINE.get_or_init(Engine::new);
+    made.as_ref().map_err(|reason| Error::InvalidArgument(reason.clone()))
 }
 
 impl Engine {
-    fn new(process: u32) -> Result<Self, String> {
+    fn new() -> Result<Self, String> {
         let set = *CONFIG.lock().unwrap_or_else(PoisonError::into_inner);
         let config = Config {
             workers: or_env(set.workers, "RINGLOADER_WORKERS", parse_workers)?,
@@ -169,12 +150,10 @@ impl Engine {
         let (backend, backend_reason) = choose_backend(config.io)?;
         log::debug!("reading through {}: {backend_reason}", backend.name());
         Ok(Self {
-            process,
             backend,
             backend_reason,
             executor: Executor::new(config.workers, config.pin.unwrap_or(true)),
             pool: Arc::default(),
-            child: OnceLock::new(),
         })
     }
 }

@@ -77,7 +77,7 @@ pub struct Stats {
     pub records: u64,
     /// Bytes that the live records occupy in the chunks.
     pub live_bytes: u64,
-    /// Bytes to which the chunks have grown.
+    /// Bytes to which the chunks have grown; each but the last counts as full.
     pub chunk_bytes: u64,
 }
 
@@ -255,7 +255,9 @@ impl Storage {
             live_bytes += locations.iter().map(|l| u64::from(l.phys_length)).sum::<u64>();
             first += count;
         }
-        let chunk_bytes = self.chunks.bytes(&frontier)?;
+        // A chunk that was left for the next counts whole, as in the reference.
+        let full_bytes = u64::from(frontier.tail_chunk) * (self.capacity.chunk_bytes + 1);
+        let chunk_bytes = full_bytes + u64::from(frontier.tail_offset);
         Ok(Stats { records: frontier.length, live_bytes, chunk_bytes })
     }
 

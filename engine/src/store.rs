@@ -4,7 +4,7 @@
 macro_rules! store_methods {
     ($store:ident) => {
         impl $store {
-            /// The store's directory, as it was given.
+            /// The store's directory, from the root of the file system.
             pub fn path(&self) -> &std::path::Path {
                 self.storage.path()
             }

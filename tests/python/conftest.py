@@ -4,9 +4,8 @@ import os
 
 import hypothesis
 import pytest
-from helpers import CODECS, KINDS
-
 import ringloader
+from helpers import CODECS, KINDS
 
 hypothesis.settings.register_profile(
     "deterministic",

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from helpers import Kind, assert_same_records, raises_zrecord, same
-
 import ringloader
+from helpers import Kind, assert_same_records, raises_zrecord, same
 
 
 @pytest.fixture
@@ -38,9 +37,14 @@ def test_out_is_filled_and_returned(dense, array):
     assert same(out, array[[3, 1, 39, 3]])
 
 
-@pytest.mark.parametrize("selection", [slice(2, 30, 3), -1, (5, 6), np.arange(40) % 3 == 0, []], ids=str)
+@pytest.mark.parametrize(
+    "selection",
+    [slice(2, 30, 3), -1, (5, 6), np.array([7, 7], np.uint8), np.arange(40) % 3 == 0, slice(0)],
+    ids=lambda selection: type(selection).__name__,
+)
 def test_out_takes_every_index_form(dense, array, selection):
-    expected = array[np.atleast_1d(np.arange(40)[selection if selection != [] else slice(0)])]
+    as_numpy = list(selection) if isinstance(selection, tuple) else selection
+    expected = array[np.atleast_1d(np.arange(40)[as_numpy])]
     out = np.full(expected.shape, -1, np.int32)
     assert dense.gather(selection, out=out) is out
     assert same(out, expected)

@@ -5,6 +5,7 @@ import loaderx.utils
 import loaderx.zrecord
 import numpy as np
 import pytest
+import ringloader
 from helpers import (
     MANIFEST,
     Files,
@@ -16,8 +17,6 @@ from helpers import (
     swap_delete,
     tree,
 )
-
-import ringloader
 
 WRITERS = {"ringloader": ringloader, "loaderx": loaderx}
 DIRECTIONS = [("ringloader", "loaderx"), ("loaderx", "ringloader")]
@@ -272,7 +271,9 @@ def test_appends_alone_write_loaderx_s_bytes(kind, tmp_path):
         trees.append(tree(tmp_path / package.__name__))
     ours, theirs = trees
     assert sorted(ours) == sorted(theirs)
-    exact = sorted(ours) if kind.codec == "raw" else [name for name in ours if name in ("store.zr", "dict.zr")]
+    exact = (
+        sorted(ours) if kind.codec == "raw" else [name for name in ours if name in ("store.zr", "dict.zr")]
+    )
     for name in exact:
         assert ours[name] == theirs[name], name
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import Kind, assert_same_records, raises_zrecord, same, tree
-
 import ringloader
+from helpers import Kind, assert_same_records, raises_zrecord, same, tree
 
 
 @pytest.mark.parametrize("cls", [ringloader.DenseStore, ringloader.RaggedStore])

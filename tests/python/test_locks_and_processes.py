@@ -13,15 +13,16 @@ import loaderx
 import loaderx.zrecord
 import numpy as np
 import pytest
+import ringloader
 from children import Failure, run
 from helpers import Kind, assert_same_records, raises_zrecord, tree
-
-import ringloader
 
 # CPython warns of fork in a process with threads, which is what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
-METHODS = [method for method in ("fork", "forkserver", "spawn") if method in multiprocessing.get_all_start_methods()]
+METHODS = [
+    method for method in ("fork", "forkserver", "spawn") if method in multiprocessing.get_all_start_methods()
+]
 SPAWNING = [method for method in METHODS if method != "fork"]
 needs_fork = pytest.mark.skipif("fork" not in METHODS, reason="there is no fork here")
 

@@ -5,9 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers import Kind, assert_same_records, same
-
 import ringloader
+from helpers import Kind, assert_same_records, same
 
 RECORD_VALUES = 4096  # 16 KiB of int32
 

@@ -4,7 +4,6 @@ import re
 
 import loaderx.zrecord
 import pytest
-
 import ringloader
 import ringloader.utils
 import ringloader.zrecord

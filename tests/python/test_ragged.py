@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from helpers import Kind, assert_same_records, raises_zrecord, same
-
 import ringloader
+from helpers import Kind, assert_same_records, raises_zrecord, same
 
 
 def mixed_records():
@@ -102,7 +101,7 @@ def test_a_strided_memoryview_is_read_as_it_looks(byte_store):
 SELECTIONS = [slice(None), slice(None, None, -1), [3, 0, 3], (8, 1), -1, np.arange(10) % 2 == 0]
 
 
-@pytest.mark.parametrize("selection", SELECTIONS, ids=str)
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda selection: type(selection).__name__)
 def test_a_packed_batch_holds_the_same_records(ragged, selection):
     expected = ragged.gather(selection)
     batch = ragged.gather_packed(selection)

@@ -5,9 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers import Kind, assert_same_records, raises_zrecord
-
 import ringloader
+from helpers import Kind, assert_same_records, raises_zrecord
 
 READERS = 8
 
@@ -77,7 +76,9 @@ def test_concurrent_appends_keep_their_batches_whole(kind, tmp_path):
                 firsts.append((store.append(kind.batch(records)), records))
             return firsts
 
-        placed = [entry for future in [pool.submit(write, w) for w in range(writers)] for entry in future.result(60)]
+        placed = [
+            entry for future in [pool.submit(write, w) for w in range(writers)] for entry in future.result(60)
+        ]
         placed.sort(key=lambda entry: entry[0])
         next_first = 0
         for first, records in placed:

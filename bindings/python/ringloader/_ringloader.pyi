@@ -67,7 +67,7 @@ class DenseStore(_Store):
         dtype: npt.DTypeLike,
         item_shape: Sequence[int],
         codec: _Codec = "zstd",
-        dict_bytes: bytes | None = None,
+        dict_bytes: bytes | bytearray | memoryview | None = None,
     ) -> DenseStore: ...
     @classmethod
     def open(cls, path: _Path, mode: _Mode = "r+", io: _Io = "auto") -> DenseStore: ...
@@ -89,7 +89,7 @@ class RaggedStore(_Store):
         path: _Path,
         dtype: npt.DTypeLike,
         codec: _Codec = "zstd",
-        dict_bytes: bytes | None = None,
+        dict_bytes: bytes | bytearray | memoryview | None = None,
     ) -> RaggedStore: ...
     @classmethod
     def open(cls, path: _Path, mode: _Mode = "r+", io: _Io = "auto") -> RaggedStore: ...

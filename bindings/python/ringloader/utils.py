@@ -44,7 +44,7 @@ def train_dict(
     Raises
     ------
     ValueError
-        If the tier is unknown or there are no records.
+        If the tier is unknown, there are no records, or a record is of objects.
     ZrecordError
         With code -9 if the records are too few or too small to learn from.
     """
@@ -94,4 +94,7 @@ def _evenly(length: int, record_bytes: int, budget: int) -> npt.NDArray[np.int64
 def _bytes(record: Any) -> bytes:
     if isinstance(record, (bytes, bytearray, memoryview)):
         return bytes(record)
-    return np.ascontiguousarray(record).tobytes()
+    array = np.asarray(record)
+    if array.dtype.hasobject:
+        raise ValueError(f"a record of dtype {array.dtype} has no bytes to learn from")
+    return array.tobytes()

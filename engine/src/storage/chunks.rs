@@ -90,14 +90,6 @@ impl Chunks {
         open.values().try_for_each(|chunk| chunk.file.sync())
     }
 
-    /// Bytes to which the chunks have grown, up to `frontier`.
-    pub(super) fn bytes(&self, frontier: &Frontier) -> Result<u64> {
-        let full: u64 = (0..frontier.tail_chunk)
-            .map(|id| Ok(self.get(id)?.file.len()?))
-            .sum::<Result<u64>>()?;
-        Ok(full + u64::from(frontier.tail_offset))
-    }
-
     /// Cuts the last chunk to `frontier` and removes the `old_tail - tail` chunks past it.
     pub(super) fn truncate(&self, frontier: &Frontier, old_tail: u32) -> Result<()> {
         for id in (frontier.tail_chunk + 1..=old_tail).rev() {

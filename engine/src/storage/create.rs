@@ -1,10 +1,12 @@
 //! Making a store. It is built whole beside its place, made durable, and renamed there, so
 //! there is never half a store at the path, and a failure leaves nothing behind.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::open::absolute;
 use super::{Options, Storage};
 use crate::codec::{Codec, Dictionary};
 use crate::error::{Error, Result};
@@ -58,6 +60,7 @@ impl Storage {
         options: &Options,
     ) -> Result<Self> {
         blueprint.check()?;
+        let path = &absolute(path)?;
         check_vacant(path)?;
         let fs = &options.fs;
         let made = make_parents(path, fs)?;
@@ -88,7 +91,7 @@ fn make_parents(path: &Path, fs: &Fs) -> Result<Vec<PathBuf>> {
     let missing: Vec<_> = path
         .ancestors()
         .skip(1)
-        .take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists())
+        .take_while(|dir| !dir.exists())
         .collect();
     let mut made = Vec::new();
     for dir in missing.into_iter().rev() {
@@ -108,11 +111,11 @@ fn make_parents(path: &Path, fs: &Fs) -> Result<Vec<PathBuf>> {
 }
 
 fn build(path: &Path, blueprint: &Blueprint<'_>, fs: &Fs) -> Result<()> {
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
+    let unnamed = || {
+        Error::InvalidArgument(format!("{} does not name a directory to make", path.display()))
     };
-    let site = parent.join(site_name(path)?);
+    let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(unnamed)?;
+    let site = parent.join(site_name(name));
     let built = fs.create_dir(&site).and_then(|()| {
         for (name, bytes) in blueprint.files() {
             let file = fs.create_file(&site.join(name))?;
@@ -142,14 +145,14 @@ fn site_moved(site: &Path) -> bool {
     site.symlink_metadata().is_err()
 }
 
-/// A name beside `path` that no other creation uses.
-fn site_name(path: &Path) -> Result<String> {
+/// A name beside the directory `name` that no other creation uses.
+fn site_name(name: &OsStr) -> OsString {
     static CREATIONS: AtomicU64 = AtomicU64::new(0);
-    let name = path.file_name().ok_or_else(|| {
-        Error::InvalidArgument(format!("{} does not name a directory to make", path.display()))
-    })?;
     let number = CREATIONS.fetch_add(1, Ordering::Relaxed);
-    Ok(format!(".{}.creating-{}-{number}", name.to_string_lossy(), std::process::id()))
+    let mut site = OsString::from(".");
+    site.push(name);
+    site.push(format!(".creating-{}-{number}", std::process::id()));
+    site
 }
 
 fn move_in(site: &Path, path: &Path, fs: &Fs) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::fs::TryLockError;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -18,6 +18,8 @@ impl Storage {
     /// Opens the store at `path` and gives what its records are.
     pub(crate) fn open(path: &Path, options: &Options) -> Result<(Self, Identity)> {
         let fs = &options.fs;
+        // Files are opened as they are needed, and the working directory may change meanwhile.
+        let path = &absolute(path)?;
         check_directory(path)?;
         let writable = options.mode == Mode::ReadWrite;
         let meta = fs.open_file(&path.join(names::META), writable).map_err(missing)?;
@@ -61,6 +63,12 @@ impl Storage {
         };
         Ok((storage, identity))
     }
+}
+
+/// `path` from the root of the file system; links in it stay as they are.
+pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path)
+        .map_err(|e| Error::InvalidArgument(format!("path {:?}: {e}", path.display().to_string())))
 }
 
 fn check_directory(path: &Path) -> Result<()> {

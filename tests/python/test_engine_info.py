@@ -1,0 +1,236 @@
+"""The one engine of a process: what runs, why, and how it is set before first use."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ringloader
+from helpers import Kind, assert_same_records
+
+HERE = Path(__file__).resolve().parent
+KEYS = {"io": str, "io_reason": str, "workers": int, "pinned": bool, "cores": list, "pool_idle_bytes": int}
+
+# Prints what `code` leaves in `result`, or its error.
+SCRIPT = """
+import json
+{preamble}
+try:
+{code}
+except Exception as error:
+    result = [type(error).__name__, str(error)]
+print(json.dumps(result))
+"""
+
+
+def run(code, preexec_fn=None, preamble="import ringloader", **environment):
+    """`result` of `code` in a fresh interpreter, with only these RINGLOADER_ variables."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("RINGLOADER_")}
+    indented = "\n".join("    " + line for line in code.splitlines())
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(code=indented, preamble=preamble)],
+        env={**inherited, **environment},
+        preexec_fn=preexec_fn,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def info(preexec_fn=None, **environment):
+    return run("result = ringloader.engine_info()", preexec_fn, **environment)
+
+
+def test_the_suite_runs_on_the_backend_it_was_asked_to(backend):
+    found = ringloader.engine_info()["io"]
+    assert found in ("uring", "pread")
+    if backend not in (None, "auto"):
+        assert found == backend
+
+
+def test_engine_info_says_what_runs_and_why():
+    found = ringloader.engine_info()
+    for key, kind in KEYS.items():
+        assert type(found[key]) is kind, key
+    assert found["io_reason"]
+    assert found["workers"] >= 0
+    assert found["pool_idle_bytes"] >= 0
+    assert found["cores"] and all(type(core) is int for core in found["cores"])
+
+
+def test_engine_info_is_a_copy():
+    ringloader.engine_info().clear()
+    assert set(KEYS) <= set(ringloader.engine_info())
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads in /proc")
+def test_importing_starts_no_thread():
+    count = "import os, numpy\nresult = len(os.listdir('/proc/self/task'))"
+    with_numpy_alone = run(count, preamble="")
+    assert run(count) == with_numpy_alone
+
+
+def test_pread_can_be_asked_for_by_the_environment():
+    found = info(RINGLOADER_IO="pread")
+    assert found["io"] == "pread"
+    assert found["io_reason"]
+
+
+def test_auto_is_the_engine_s_choice():
+    assert info(RINGLOADER_IO="auto")["io"] == info()["io"]
+    assert info(RINGLOADER_IO="")["io"] == info()["io"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("RINGLOADER_IO", "mmap"),
+        ("RINGLOADER_IO", "URING"),
+        ("RINGLOADER_WORKERS", "many"),
+        ("RINGLOADER_WORKERS", "-1"),
+        ("RINGLOADER_WORKERS", "1.5"),
+        ("RINGLOADER_WORKERS", "99999999999999999999"),
+        ("RINGLOADER_PIN", "maybe"),
+        ("RINGLOADER_PIN", "2"),
+    ],
+)
+def test_a_bad_variable_is_a_value_error_at_first_use_that_names_it(variable, value, tmp_path):
+    name, message = info(**{variable: value})
+    assert name == "ValueError"
+    assert variable in message and value in message
+    # Importing alone is no use.
+    assert run("result = 'imported'", **{variable: value}) == "imported"
+    kind = Kind("raw", "dense")
+    path = kind.build(tmp_path / "store", kind.records(2))
+    code = f"with ringloader.DenseStore.open({str(path)!r}, mode='r') as store:\n    result = len(store[:])"
+    name, message = run(code, **{variable: value})
+    assert name == "ValueError" and variable in message
+
+
+def test_workers_and_pinning_can_be_set_by_the_environment():
+    found = info(RINGLOADER_WORKERS="3", RINGLOADER_PIN="0")
+    assert (found["workers"], found["pinned"]) == (3, False)
+    assert info(RINGLOADER_WORKERS="1", RINGLOADER_PIN="1")["workers"] == 1
+
+
+def test_configure_sets_workers_pinning_and_io():
+    found = run("ringloader.configure(workers=2, pin=False, io='pread')\nresult = ringloader.engine_info()")
+    assert (found["workers"], found["pinned"], found["io"]) == (2, False, "pread")
+
+
+def test_configure_goes_before_the_environment():
+    found = run(
+        "ringloader.configure(workers=2, pin=False)\nresult = ringloader.engine_info()",
+        RINGLOADER_WORKERS="5",
+        RINGLOADER_PIN="1",
+        RINGLOADER_IO="pread",
+    )
+    assert (found["workers"], found["pinned"], found["io"]) == (2, False, "pread")
+
+
+@pytest.mark.parametrize("use", ["ringloader.engine_info()", "use_a_store()"])
+def test_configure_after_first_use_is_a_runtime_error(use, tmp_path):
+    kind = Kind("zstd", "dense")
+    path = kind.build(tmp_path / "store", kind.records(5))
+    code = f"""
+def use_a_store():
+    with ringloader.DenseStore.open({str(path)!r}, mode="r") as store:
+        store[:]
+{use}
+before = ringloader.engine_info()
+try:
+    ringloader.configure(workers=before["workers"] + 1)
+except RuntimeError as error:
+    result = [isinstance(error, ringloader.ZrecordError), str(error), before == ringloader.engine_info()]
+"""
+    is_zrecord_error, message, unchanged = run(code.strip())
+    assert not is_zrecord_error
+    assert "before" in message
+    assert unchanged
+
+
+@pytest.mark.parametrize(
+    "arguments", ["workers=-1", "io='mmap'", "io=''", "workers=10**9", "workers='2'", "pin='yes'"]
+)
+def test_configure_refuses_what_means_nothing(arguments):
+    code = f"""
+try:
+    ringloader.configure({arguments})
+except (ValueError, TypeError, OverflowError) as error:
+    ringloader.configure(workers=1)
+    result = [type(error).__name__, ringloader.engine_info()["workers"]]
+"""
+    name, workers = run(code.strip())
+    assert name in ("ValueError", "TypeError", "OverflowError")
+    assert workers == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity mask here")
+def test_the_cores_are_those_that_the_process_may_use():
+    allowed = os.sched_getaffinity(0)
+    assert set(info()["cores"]) <= allowed
+    one = min(allowed)
+    assert info(preexec_fn=lambda: os.sched_setaffinity(0, {one}))["cores"] == [one]
+
+
+@pytest.mark.parametrize(("workers", "pin"), [("0", "0"), ("1", "1"), ("7", "1"), ("7", "0")])
+def test_any_number_of_workers_gives_the_same_records(workers, pin, tmp_path):
+    kind = Kind("zstd", "dense")
+    records = kind.records(20_000)
+    path = kind.build(tmp_path / "store", records)
+    code = f"""
+import hashlib
+with ringloader.DenseStore.open({str(path)!r}, mode="r") as store:
+    result = [hashlib.sha256(store[:].tobytes()).hexdigest() for _ in range(3)]
+"""
+    expected = hashlib.sha256(kind.batch(records).tobytes()).hexdigest()
+    assert run(code.strip(), RINGLOADER_WORKERS=workers, RINGLOADER_PIN=pin) == [expected] * 3
+
+
+def test_the_ring_is_there_or_says_why_not(kind, closed_store, records):
+    """io="uring" gives the same records, or an I/O error with the system's reason."""
+    try:
+        store = kind.open(closed_store, mode="r", io="uring")
+    except ringloader.ZrecordError as error:
+        assert error.code == -2
+        assert "uring" in str(error)
+        assert info()["io"] == "pread"
+    else:
+        with store:
+            assert_same_records(store[:], records)
+            assert_same_records(store.gather([5, 5, 0]), [records[5], records[5], records[0]])
+        assert info()["io"] == "uring"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="io_uring and seccomp are Linux's")
+@pytest.mark.parametrize("error", ["EPERM", "ENOSYS"])
+def test_a_refused_ring_falls_back_to_pread_and_says_why(error, tmp_path):
+    """As in a locked-down container: same records, and the reason can be asked for."""
+    kind = Kind("zstd", "dense")
+    path = kind.build(tmp_path / "store", kind.records(64))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RINGLOADER_")}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "children.py"), str(path), error],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    if found == "not possible":
+        pytest.skip("this process may not set a seccomp filter")
+    assert found["io"] == "pread"
+    assert found["same_records"]
+    reason = {"EPERM": "not permitted", "ENOSYS": "not implemented"}[error]
+    assert reason in found["io_reason"]
+    name, code, message = found["forced"]
+    assert (name, code) == ("ZrecordError", -2)
+    assert reason in message

@@ -1,0 +1,114 @@
+//! The read contract of ringloader on io_uring: a batch of reads costs a system call or two,
+//! and as many as [`DEPTH`] are under way at once.
+//!
+//! On other systems than Linux this crate is empty but for [`probe`] and a [`RingReader`] that
+//! cannot be made, so callers need no conditions of their own.
+
+#[cfg(target_os = "linux")]
+mod ring;
+
+use std::fmt;
+use std::io;
+
+#[cfg(target_os = "linux")]
+pub use ring::{DEPTH, RingReader};
+
+/// What the kernel's io_uring can do and this crate uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features {
+    /// IORING_SETUP_SINGLE_ISSUER (Linux 6.0).
+    pub single_issuer: bool,
+    /// IORING_SETUP_DEFER_TASKRUN (Linux 6.1).
+    pub defer_taskrun: bool,
+    /// IORING_SETUP_COOP_TASKRUN (Linux 5.19).
+    pub coop_taskrun: bool,
+}
+
+impl fmt::Display for Features {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = [
+            (self.single_issuer, "SINGLE_ISSUER"),
+            (self.defer_taskrun, "DEFER_TASKRUN"),
+            (self.coop_taskrun, "COOP_TASKRUN"),
+        ];
+        let on: Vec<&str> = flags.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+        if on.is_empty() { f.write_str("with no optional flags") } else { write!(f, "with {}", on.join(" and ")) }
+    }
+}
+
+/// Why there is no ring, and what to change.
+#[derive(Debug)]
+pub struct SetupError {
+    /// What was tried.
+    step: &'static str,
+    source: io::Error,
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.step, self.source)?;
+        let advice = match self.source.kind() {
+            io::ErrorKind::Unsupported => {
+                "the kernel is older than 5.6, or a seccomp profile hides io_uring, as Docker's default does"
+            }
+            io::ErrorKind::PermissionDenied => {
+                "a seccomp profile forbids io_uring, as Docker's default does (allow io_uring_setup, \
+                 io_uring_enter and io_uring_register), or the sysctl kernel.io_uring_disabled is not 0"
+            }
+            io::ErrorKind::OutOfMemory => "raise the limit of locked memory (ulimit -l)",
+            _ if self.source.raw_os_error() == Some(EMFILE) => "raise the limit of open files (ulimit -n)",
+            _ => return Ok(()),
+        };
+        write!(f, "; {advice}")
+    }
+}
+
+/// Too many open files, on every system that has io_uring.
+const EMFILE: i32 = 24;
+
+impl std::error::Error for SetupError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// Whether io_uring works in this process, by making a ring and using it.
+///
+/// # Errors
+/// [`SetupError`] says which step failed and what to change.
+pub fn probe() -> Result<Features, SetupError> {
+    Ok(RingReader::new()?.features())
+}
+
+/// A reader that cannot be made on this system.
+#[cfg(not(target_os = "linux"))]
+#[derive(Debug)]
+pub enum RingReader {}
+
+#[cfg(not(target_os = "linux"))]
+impl RingReader {
+    /// Always fails.
+    ///
+    /// # Errors
+    /// That this is not Linux.
+    pub fn new() -> Result<Self, SetupError> {
+        let source = io::Error::other("this system is not Linux");
+        Err(SetupError { step: "io_uring", source })
+    }
+
+    /// What the ring uses.
+    pub fn features(&self) -> Features {
+        match *self {}
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl ringloader_fallback::BatchReader for RingReader {
+    fn read(
+        &mut self,
+        _ops: &mut [ringloader_fallback::ReadOp<'_>],
+        _done: &mut ringloader_fallback::Done<'_>,
+    ) -> Result<(), ringloader_fallback::ReadError> {
+        match *self {}
+    }
+}
