@@ -12,13 +12,14 @@ use ringloader_fallback::Span;
 use crate::codec::{Codec, Dictionary};
 use crate::error::{Error, Result};
 use crate::executor::{Context, Shard, with_context};
+use crate::file::StoreFile;
 use crate::format::{Capacity, Frontier, Location, MAX_RECORD_BYTES};
 use crate::runtime::engine;
 use crate::storage::{ChunkFile, Storage};
 
-/// Records are copied through a buffer of this size on their way to a file: what Python might
-/// be changing is read once, and the buffer stays in the second-level cache.
-const COPY_BYTES: usize = 256 << 10;
+/// Pieces of raw records up to this size are gathered for one write. Copying them costs less
+/// than a system call for each, and the buffer stays in the second-level cache.
+const COPY_BYTES: usize = 128 << 10;
 /// Locations that are written to the table at a time.
 const TABLE_RECORDS: usize = 64 << 10;
 /// Record bytes that one shard compresses.
@@ -182,29 +183,49 @@ fn write_raw(source: &dyn Source, placer: &mut Placer<'_>) -> Result<()> {
     let mut lengths = (0..source.len()).map(|i| (source.record_bytes(i), source.record_bytes(i)));
     let mut next = lengths.next();
     let mut written = 0;
-    let mut buffer = Vec::with_capacity(COPY_BYTES);
+    let mut gathered = Vec::with_capacity(COPY_BYTES);
     while next.is_some() {
-        let (count, mut offset) = placer.place_run(&mut lengths, &mut next)?;
-        let file = &placer.chunk.file;
-        source.visit(written..written + count, &mut |mut piece| {
-            while !piece.is_empty() {
-                let room = piece.len().min(COPY_BYTES - buffer.len());
-                piece.slice(0..room).append_to(&mut buffer);
-                piece = piece.slice(room..piece.len());
-                if buffer.len() == COPY_BYTES {
-                    file.write_all_at(&buffer, offset)?;
-                    offset += buffer.len() as u64;
-                    buffer.clear();
-                }
-            }
-            Ok(())
-        })?;
-        file.write_all_at(&buffer, offset)?;
-        buffer.clear();
+        let (count, offset) = placer.place_run(&mut lengths, &mut next)?;
+        let mut run = Run { file: &placer.chunk.file, offset, gathered: &mut gathered };
+        source.visit(written..written + count, &mut |piece| run.write(piece))?;
+        run.flush()?;
         written += count;
         placer.flush_full_table()?;
     }
     Ok(())
+}
+
+/// Consecutive bytes of a file, from pieces: large ones are written from where they are, small
+/// ones are gathered first.
+struct Run<'a> {
+    file: &'a StoreFile,
+    /// Where the gathered bytes go.
+    offset: u64,
+    gathered: &'a mut Vec<u8>,
+}
+
+impl Run<'_> {
+    fn write(&mut self, piece: Span<'_>) -> Result<()> {
+        if self.gathered.len() + piece.len() > COPY_BYTES {
+            self.flush()?;
+        }
+        if piece.len() > COPY_BYTES {
+            self.file.write_all_at(piece, self.offset)?;
+            self.offset += piece.len() as u64;
+        } else {
+            piece.append_to(self.gathered);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if !self.gathered.is_empty() {
+            self.file.write_all_at(self.gathered.as_slice(), self.offset)?;
+            self.offset += self.gathered.len() as u64;
+            self.gathered.clear();
+        }
+        Ok(())
+    }
 }
 
 /// Frames of consecutive records, one behind the other.

@@ -10,6 +10,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ringloader_fallback::{Span, sys};
+
 use crate::error::{Error, Result};
 
 /// A call that is about to be made on the file system.
@@ -184,9 +186,13 @@ impl StoreFile {
         })
     }
 
-    pub(crate) fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.fs.before("write", &self.path, FsCall::WriteAt(&self.path, offset, bytes))?;
-        write_all_at(&self.file, bytes, offset).map_err(|e| Error::io("write", &self.path, e))
+    pub(crate) fn write_all_at<'a>(&self, bytes: impl Into<Span<'a>>, offset: u64) -> Result<()> {
+        let bytes = bytes.into();
+        if self.fs.hook.is_some() {
+            let seen = bytes.to_vec();
+            self.fs.before("write", &self.path, FsCall::WriteAt(&self.path, offset, &seen))?;
+        }
+        sys::write_all_at(&self.file, bytes, offset).map_err(|e| Error::io("write", &self.path, e))
     }
 
     pub(crate) fn truncate(&self, len: u64) -> Result<()> {
@@ -206,11 +212,6 @@ fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
 }
 
-#[cfg(unix)]
-fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
-}
-
 #[cfg(windows)]
 fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
@@ -218,22 +219,6 @@ fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Resu
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => {
                 bytes = &mut bytes[n..];
-                offset += n as u64;
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
-#[cfg(windows)]
-fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match std::os::windows::fs::FileExt::seek_write(file, bytes, offset) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => {
-                bytes = &bytes[n..];
                 offset += n as u64;
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

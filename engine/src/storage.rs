@@ -217,7 +217,7 @@ impl Storage {
     pub(crate) fn publish(&self, writer: &mut Writer, frontier: Frontier) -> Result<()> {
         writer.dirty = true;
         let header = Header { frontier, codec: self.codec, reserved: writer.reserved };
-        self.meta.write_all_at(&header.encode(), 0)?;
+        self.meta.write_all_at(header.encode().as_slice(), 0)?;
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = frontier;
         Ok(())
     }

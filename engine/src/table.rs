@@ -203,7 +203,7 @@ impl Table {
         let mut rest = locations;
         for (segment, offset, count) in self.runs(first, locations.len()) {
             let (now, later) = rest.split_at(count);
-            self.segment(segment, true)?.write_all_at(&encode_locations(now), offset)?;
+            self.segment(segment, true)?.write_all_at(encode_locations(now).as_slice(), offset)?;
             rest = later;
         }
         self.forget(first, locations.len() as u64);

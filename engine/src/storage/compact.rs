@@ -192,7 +192,7 @@ impl Storage {
             bytes.resize(live.location.phys_length as usize, 0);
             let (from, to) = (live.place(), moved.place());
             self.chunks.get(from.chunk)?.file.read_exact_at(&mut bytes, from.offset)?;
-            self.chunks.get(to.chunk)?.file.write_all_at(&bytes, to.offset)?;
+            self.chunks.get(to.chunk)?.file.write_all_at(bytes.as_slice(), to.offset)?;
         }
         Ok(())
     }

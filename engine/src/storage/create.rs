@@ -119,7 +119,7 @@ fn build(path: &Path, blueprint: &Blueprint<'_>, fs: &Fs) -> Result<()> {
     let built = fs.create_dir(&site).and_then(|()| {
         for (name, bytes) in blueprint.files() {
             let file = fs.create_file(&site.join(name))?;
-            file.write_all_at(&bytes, 0)?;
+            file.write_all_at(bytes.as_slice(), 0)?;
             file.sync()?;
         }
         fs.sync_dir(&site)?;
