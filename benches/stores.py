@@ -60,7 +60,10 @@ def report(name: str, seconds: dict[str, float], amount: float, unit: str) -> di
     ours = seconds["ringloader"]
     cells = [f"{peer} {amount / spent:8.1f} {unit}" for peer, spent in seconds.items()]
     ratios = {peer: spent / ours for peer, spent in seconds.items() if peer != "ringloader"}
-    print(f"{name:26} {'  '.join(cells)}   " + "  ".join(f"{r:.2f} x {peer}" for peer, r in ratios.items()), flush=True)
+    print(
+        f"{name:26} {'  '.join(cells)}   " + "  ".join(f"{r:.2f} x {peer}" for peer, r in ratios.items()),
+        flush=True,
+    )
     return {"seconds": seconds, "ratios": ratios}
 
 
@@ -71,7 +74,9 @@ def dense(name: str, data: np.ndarray, codec: str, root: Path, batches: int, wit
     step = max(1, (32 << 20) // data[0].nbytes)
     stores, appends = {}, {}
     for peer, module in (("loaderx", loaderx.zrecord), ("ringloader", ringloader)):
-        store = module.DenseStore.create(root / f"{peer}-{codec}", data.dtype, data.shape[1:], codec=codec, **dictionary)
+        store = module.DenseStore.create(
+            root / f"{peer}-{codec}", data.dtype, data.shape[1:], codec=codec, **dictionary
+        )
         spent = []
         for start in range(0, len(data), step):
             begin = time.perf_counter()
@@ -79,7 +84,11 @@ def dense(name: str, data: np.ndarray, codec: str, root: Path, batches: int, wit
             spent.append(time.perf_counter() - begin)
         appends[peer] = statistics.median(spent)
         stores[peer] = store
-    results = {"append": report(f"{name} {codec} append", appends, min(step, len(data)) * data[0].nbytes / 2**20, "MiB/s")}
+    results = {
+        "append": report(
+            f"{name} {codec} append", appends, min(step, len(data)) * data[0].nbytes / 2**20, "MiB/s"
+        )
+    }
     contest = Contest(name, data[0].nbytes)
     for peer in ("ringloader", "loaderx"):
         contest.contenders[peer] = stores[peer].__getitem__
@@ -138,7 +147,9 @@ def plans(length: int, batches: int) -> list[np.ndarray]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer records and batches")
     parser.add_argument("--only", default="", help="run workloads whose name contains this")
     parser.add_argument("--json", type=Path, help="also write every figure here")

@@ -36,10 +36,15 @@ console = Console(highlight=False)
 
 def disk_bytes(path: Path) -> int:
     """Bytes that the files of a store take on disk."""
-    return sum(file.stat().st_blocks * 512 if hasattr(file.stat(), "st_blocks") else file.stat().st_size for file in path.iterdir())
+    return sum(
+        file.stat().st_blocks * 512 if hasattr(file.stat(), "st_blocks") else file.stat().st_size
+        for file in path.iterdir()
+    )
 
 
-def write(progress: Progress, store: DenseStore | RaggedStore, records: np.ndarray | list[bytes], step: int) -> None:
+def write(
+    progress: Progress, store: DenseStore | RaggedStore, records: np.ndarray | list[bytes], step: int
+) -> None:
     task = progress.add_task(f"writing {store.path.name}", total=len(records))
     for start in range(0, len(records), step):
         store.append(records[start : start + step])
@@ -111,7 +116,9 @@ def main() -> None:
         with (
             DenseStore.create(ROOT / "digits", images.dtype, images.shape[1:]) as store,
             DenseStore.create(ROOT / "labels", labels.dtype, (), codec="raw") as label_store,
-            RaggedStore.create(ROOT / "sources", np.uint8, codec="zstd_dict", dict_bytes=dictionary) as source_store,
+            RaggedStore.create(
+                ROOT / "sources", np.uint8, codec="zstd_dict", dict_bytes=dictionary
+            ) as source_store,
         ):
             write(progress, store, images, 256)
             write(progress, label_store, labels, 256)
@@ -142,7 +149,9 @@ def main() -> None:
     console.print(table)
 
     accuracy = train(streams["digits"][0], streams["labels"][0])
-    console.print(f"a linear classifier, {STEPS} random batches of {BATCH} digits: {accuracy:.1%} right on {HELD_OUT} unseen digits")
+    console.print(
+        f"a linear classifier, {STEPS} random batches of {BATCH} digits: {accuracy:.1%} right on {HELD_OUT} unseen digits"
+    )
     info = ringloader.engine_info()
     console.print(f"read through {info['io']} ({info['io_reason']}), {info['workers']} workers")
     for store, _ in streams.values():

@@ -47,19 +47,19 @@ impl DenseStore {
     ///     The store's directory: nothing, or an empty directory, must be there. Missing parents are made.
     /// dtype : dtype-like
     ///     The element type: anything with bytes of its own, structured and `ml_dtypes` types included.
-    /// item_shape : sequence of int
+    /// `item_shape` : sequence of int
     ///     The shape of a record; ``()`` for scalars.
-    /// codec : {"zstd", "raw", "zstd_dict"}
+    /// codec : {"zstd", "raw", "`zstd_dict`"}
     ///     ``raw`` keeps records as they are; ``zstd`` compresses each at level 3; ``zstd_dict`` compresses each at
     ///     level 19 against a dictionary, for small records that resemble each other.
-    /// dict_bytes : bytes-like, optional
+    /// `dict_bytes` : bytes-like, optional
     ///     The dictionary from `train_dict`; required by ``zstd_dict``.
     ///
     /// Raises
     /// ------
-    /// ZrecordError
+    /// `ZrecordError`
     ///     With code -12 if there is something at the path, -2 if the file system refuses. Nothing is left behind.
-    /// ValueError, TypeError
+    /// `ValueError`, `TypeError`
     ///     For a dtype, shape, codec or dictionary that no store can have.
     #[classmethod]
     #[pyo3(signature = (path, dtype, item_shape, codec="zstd", dict_bytes=None))]
@@ -103,9 +103,9 @@ impl DenseStore {
     ///
     /// Raises
     /// ------
-    /// FileNotFoundError
+    /// `FileNotFoundError`
     ///     If there is nothing at the path.
-    /// ZrecordError
+    /// `ZrecordError`
     ///     With code -13 if another handle excludes this one, -8 if the files are not a whole dense store, -2 if
     ///     they cannot be read.
     #[classmethod]
@@ -154,9 +154,9 @@ impl DenseStore {
     ///
     /// Raises
     /// ------
-    /// ValueError
+    /// `ValueError`
     ///     For another dtype or shape, no records, or a store that is closed or open for reading.
-    /// ZrecordError
+    /// `ZrecordError`
     ///     With code -5 if the store is full, -2 if the file system refuses. Nothing is appended then.
     fn append(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<u64> {
         let store = self.handle.store().to_python(py)?;
@@ -175,7 +175,7 @@ impl DenseStore {
     ///
     /// Raises
     /// ------
-    /// ZrecordError
+    /// `ZrecordError`
     ///     With code -3 for an index out of range (an `IndexError` too), -7 or -8 for a damaged record, naming it, -2 if
     ///     a read fails.
     /// IndexError
@@ -217,12 +217,12 @@ impl DenseStore {
     ///
     /// Raises
     /// ------
-    /// ZrecordError
+    /// `ZrecordError`
     ///     With code -3 for an index out of range (an `IndexError` too), -7 or -8 for a damaged record, naming it, -2 if
     ///     a read fails.
     /// IndexError
     ///     For an index of another kind, or a mask that is not as long as the store.
-    /// ValueError
+    /// `ValueError`
     ///     If `out` is not such an array.
     #[pyo3(signature = (idx, out=None))]
     fn gather<'py>(

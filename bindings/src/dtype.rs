@@ -11,7 +11,8 @@ use ringloader_engine::identity::{Dtype, EXTENSION_DTYPES, Field, FieldName};
 /// Raises `ValueError` for a dtype that would not come back as itself: objects, a bare
 /// subarray, or fields that overlap or are out of order.
 pub(crate) fn to_identity(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<Dtype> {
-    let refuse = |why: &str| PyValueError::new_err(format!("dtype {dtype} cannot be stored: {why}"));
+    let refuse =
+        |why: &str| PyValueError::new_err(format!("dtype {dtype} cannot be stored: {why}"));
     if dtype.has_object() {
         return Err(refuse("objects have no bytes of their own"));
     }
@@ -58,7 +59,10 @@ fn describe(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<Dtype> {
 /// numpy's `descr` writes padding as a nameless void field.
 fn pad(fields: &mut Vec<Field>, end: usize, next: usize) {
     if let Some(bytes @ 1..) = next.checked_sub(end) {
-        fields.push(Field::Scalar(FieldName::Name(String::new()), Dtype::Plain(format!("|V{bytes}"))));
+        fields.push(Field::Scalar(
+            FieldName::Name(String::new()),
+            Dtype::Plain(format!("|V{bytes}")),
+        ));
     }
 }
 
@@ -134,7 +138,12 @@ fn structured<'py>(py: Python<'py>, fields: &[Field]) -> PyResult<Bound<'py, PyA
     layout.set_item("formats", formats)?;
     layout.set_item("offsets", offsets)?;
     layout.set_item("itemsize", end)?;
-    if fields.iter().any(|field| matches!(field, Field::Scalar(FieldName::Titled(..), _) | Field::Array(FieldName::Titled(..), _, _))) {
+    if fields.iter().any(|field| {
+        matches!(
+            field,
+            Field::Scalar(FieldName::Titled(..), _) | Field::Array(FieldName::Titled(..), _, _)
+        )
+    }) {
         layout.set_item("titles", titles)?;
     }
     PyArrayDescr::new(py, layout)

@@ -132,7 +132,8 @@ impl<S: EngineStore> Handle<S> {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire) || self.opened_here().is_some_and(EngineStore::is_closed)
+        self.closed.load(Ordering::Acquire)
+            || self.opened_here().is_some_and(EngineStore::is_closed)
     }
 
     pub(crate) fn close(&self) -> Result<()> {

@@ -109,11 +109,7 @@ impl Within<'_> {
         Ok(Selection::Many(set.map(|(index, _)| index).collect()))
     }
 
-    fn wrap_all(
-        &self,
-        py: Python<'_>,
-        numbers: impl Iterator<Item = i128>,
-    ) -> PyResult<Selection> {
+    fn wrap_all(&self, py: Python<'_>, numbers: impl Iterator<Item = i128>) -> PyResult<Selection> {
         numbers.map(|number| self.wrap(py, number)).collect::<PyResult<_>>().map(Selection::Many)
     }
 

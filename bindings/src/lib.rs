@@ -2,6 +2,11 @@
 //! store is in `ringloader-engine`; this crate normalises, releases the GIL, calls it, and maps
 //! its errors.
 
+// Documentation of Python classes is numpy-style reStructuredText, not rustdoc.
+#![allow(clippy::doc_markdown)]
+// PyO3 hands arguments over by value.
+#![allow(clippy::needless_pass_by_value)]
+
 mod array;
 mod dense;
 mod dtype;

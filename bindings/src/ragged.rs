@@ -48,17 +48,17 @@ impl RaggedStore {
     ///     The store's directory: nothing, or an empty directory, must be there. Missing parents are made.
     /// dtype : dtype-like
     ///     The element type: anything with bytes of its own, structured and `ml_dtypes` types included.
-    /// codec : {"zstd", "raw", "zstd_dict"}
+    /// codec : {"zstd", "raw", "`zstd_dict`"}
     ///     ``raw`` keeps records as they are; ``zstd`` compresses each at level 3; ``zstd_dict`` compresses each at
     ///     level 19 against a dictionary, for small records that resemble each other.
-    /// dict_bytes : bytes-like, optional
+    /// `dict_bytes` : bytes-like, optional
     ///     The dictionary from `train_dict`; required by ``zstd_dict``.
     ///
     /// Raises
     /// ------
-    /// ZrecordError
+    /// `ZrecordError`
     ///     With code -12 if there is something at the path, -2 if the file system refuses. Nothing is left behind.
-    /// ValueError, TypeError
+    /// `ValueError`, `TypeError`
     ///     For a dtype, shape, codec or dictionary that no store can have.
     #[classmethod]
     #[pyo3(signature = (path, dtype, codec="zstd", dict_bytes=None))]
@@ -96,9 +96,9 @@ impl RaggedStore {
     ///
     /// Raises
     /// ------
-    /// FileNotFoundError
+    /// `FileNotFoundError`
     ///     If there is nothing at the path.
-    /// ZrecordError
+    /// `ZrecordError`
     ///     With code -13 if another handle excludes this one, -8 if the files are not a whole ragged store, -2 if
     ///     they cannot be read.
     #[classmethod]
@@ -139,9 +139,9 @@ impl RaggedStore {
     ///
     /// Raises
     /// ------
-    /// ValueError
+    /// `ValueError`
     ///     For another dtype, a record without elements, no records, or a store that is closed or open for reading.
-    /// ZrecordError
+    /// `ZrecordError`
     ///     With code -4 for a record over 2 GiB, -5 if the store is full, -2 if the file system refuses. Nothing is
     ///     appended then.
     fn append(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<u64> {
@@ -171,7 +171,7 @@ impl RaggedStore {
     ///
     /// Raises
     /// ------
-    /// ZrecordError
+    /// `ZrecordError`
     ///     With code -3 for an index out of range (an `IndexError` too), -7 or -8 for a damaged record, naming it, -2 if
     ///     a read fails.
     /// IndexError
@@ -203,13 +203,13 @@ impl RaggedStore {
     ///
     /// Raises
     /// ------
-    /// ZrecordError
+    /// `ZrecordError`
     ///     With code -3 for an index out of range (an `IndexError` too), -7 or -8 for a damaged record, naming it, -2 if
     ///     a read fails.
     /// IndexError
     ///     For an index of another kind, or a mask that is not as long as the store.
     ///     With code -6 if `out` is too small.
-    /// ValueError
+    /// `ValueError`
     ///     If `out` is not such an array.
     #[pyo3(signature = (idx, out=None))]
     fn gather<'py>(
@@ -245,13 +245,13 @@ impl RaggedStore {
     ///
     /// Returns
     /// -------
-    /// RaggedBatch
+    /// `RaggedBatch`
     ///     ``values``, the elements of all records, ``offsets`` (``(n + 1,)`` int64, in elements) and ``shapes``
     ///     (``(n, axes)`` int64, -1 for axes that a record does not have).
     ///
     /// Raises
     /// ------
-    /// ZrecordError
+    /// `ZrecordError`
     ///     With code -3 for an index out of range (an `IndexError` too), -7 or -8 for a damaged record, naming it, -2 if
     ///     a read fails.
     /// IndexError
@@ -279,7 +279,8 @@ impl RaggedStore {
         } else {
             Memory::of_buffer(py, buffer)?.array(dtype, 0, &[(bytes / item_bytes) as u64])?
         };
-        let offsets = array::from_i64(py, &offsets(&layout, item_bytes), &[layout.len() as u64 + 1])?;
+        let offsets =
+            array::from_i64(py, &offsets(&layout, item_bytes), &[layout.len() as u64 + 1])?;
         let (shapes, axes) = shapes(&layout);
         let shapes = array::from_i64(py, &shapes, &[layout.len() as u64, axes])?;
         let class = RAGGED_BATCH.import(py, "ringloader._batch", "RaggedBatch")?;

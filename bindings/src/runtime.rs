@@ -18,15 +18,15 @@ use crate::errors::ToPython;
 /// pin : bool, optional
 ///     Whether each worker stays on one core. Default: yes.
 /// io : {"auto", "uring", "pread"}, optional
-///     How to read. Default: io_uring where it works, pread otherwise.
+///     How to read. Default: `io_uring` where it works, pread otherwise.
 ///
 /// What is not given comes from ``RINGLOADER_WORKERS``, ``RINGLOADER_PIN`` (0 or 1) and ``RINGLOADER_IO``.
 ///
 /// Raises
 /// ------
-/// RuntimeError
+/// `RuntimeError`
 ///     If the engine is running already.
-/// ValueError
+/// `ValueError`
 ///     For a value that means nothing.
 #[pyfunction]
 #[pyo3(signature = (workers=None, pin=None, io=None))]

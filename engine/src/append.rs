@@ -36,8 +36,11 @@ pub(crate) trait Source: Sync {
     fn record_bytes(&self, i: usize) -> u64;
 
     /// Gives the bytes of the records `range`, one behind the other, in pieces.
-    fn visit(&self, range: Range<usize>, piece: &mut dyn FnMut(Span<'_>) -> Result<()>)
-    -> Result<()>;
+    fn visit(
+        &self,
+        range: Range<usize>,
+        piece: &mut dyn FnMut(Span<'_>) -> Result<()>,
+    ) -> Result<()>;
 }
 
 /// Appends all records of `source` and gives the index of the first.
@@ -156,7 +159,8 @@ impl<'s> Placer<'s> {
     }
 
     fn roll_over(&mut self) -> Result<()> {
-        let next = self.tail_chunk.checked_add(1).filter(|id| u64::from(*id) < self.capacity.chunks);
+        let next =
+            self.tail_chunk.checked_add(1).filter(|id| u64::from(*id) < self.capacity.chunks);
         let Some(next) = next else {
             let reason = format!("all {} chunks are used", self.capacity.chunks);
             return Err(Error::StoreFull { path: self.storage.path().to_owned(), reason });
@@ -235,11 +239,7 @@ struct Frames {
     lengths: Vec<(u64, u64)>,
 }
 
-fn write_compressed(
-    storage: &Storage,
-    source: &dyn Source,
-    placer: &mut Placer<'_>,
-) -> Result<()> {
+fn write_compressed(storage: &Storage, source: &dyn Source, placer: &mut Placer<'_>) -> Result<()> {
     let engine = engine()?;
     let shards_at_once = engine.executor.threads_per_batch() * SHARDS_PER_THREAD;
     let mut next = 0;

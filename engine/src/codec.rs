@@ -66,9 +66,7 @@ impl Codec {
     pub(crate) fn check_lengths(self, phys: u32, logic: u32) -> Result<(), String> {
         let possible = match self {
             Self::Raw => phys == logic,
-            Self::Zstd | Self::ZstdDict => {
-                u64::from(logic) <= u64::from(phys) * ZSTD_EXPANSION_MAX
-            }
+            Self::Zstd | Self::ZstdDict => u64::from(logic) <= u64::from(phys) * ZSTD_EXPANSION_MAX,
         };
         if possible {
             return Ok(());

@@ -67,10 +67,9 @@ impl DenseStore {
             Identity::Dense { dtype, item_shape } => {
                 Ok(Self { storage, dtype, item_shape, record_bytes: width as u32 })
             }
-            Identity::Ragged { .. } => Err(Error::invalid(
-                storage.path(),
-                "it is a ragged store; open it as RaggedStore",
-            )),
+            Identity::Ragged { .. } => {
+                Err(Error::invalid(storage.path(), "it is a ragged store; open it as RaggedStore"))
+            }
         }
     }
 

@@ -18,6 +18,7 @@ use std::thread::{self, Thread};
 use core_affinity::CoreId;
 use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
 
+use crate::backend::Backend;
 use crate::error::{Error, Result};
 pub(crate) use context::Context;
 
@@ -60,6 +61,8 @@ struct Shared {
     /// Batches that want help, once for each worker that was woken for them.
     calls: Injector<Arc<Batch>>,
     workers: Box<[Worker]>,
+    /// What workers read through.
+    backend: Backend,
 }
 
 #[derive(Debug)]
@@ -72,18 +75,23 @@ struct Worker {
 
 impl Executor {
     /// Workers for this process: `workers` of them, or one for each core it may use.
-    pub(crate) fn new(workers: Option<usize>, pin: bool) -> Self {
+    pub(crate) fn new(workers: Option<usize>, pin: bool, backend: Backend) -> Self {
         let available = core_affinity::get_core_ids().unwrap_or_default();
         let cores: Vec<usize> = available.into_iter().map(|core| core.id).collect();
         let count = workers.unwrap_or_else(|| {
-            if cores.is_empty() { thread::available_parallelism().map_or(1, usize::from) } else { cores.len() }
+            if cores.is_empty() {
+                thread::available_parallelism().map_or(1, usize::from)
+            } else {
+                cores.len()
+            }
         });
         let worker = |i: usize| Worker {
             core: cores.get(i % cores.len().max(1)).copied().filter(|_| pin),
             idle: AtomicBool::new(false),
             thread: OnceLock::new(),
         };
-        let shared = Shared { calls: Injector::new(), workers: (0..count).map(worker).collect() };
+        let workers = (0..count).map(worker).collect();
+        let shared = Shared { calls: Injector::new(), workers, backend };
         let pin = pin && !cores.is_empty() && count > 0;
         Self { shared: Arc::new(shared), cores, pin, started: OnceLock::new() }
     }
@@ -120,7 +128,9 @@ impl Executor {
         });
         // The shards borrow from the caller. `finish` below returns only when each of them was
         // run to its end, which `unfinished` counts, so none outlives what it borrows.
-        scope::lend(shards).into_iter().for_each(|shard| deque.push(shard));
+        for shard in scope::lend(shards) {
+            deque.push(shard);
+        }
         if helpers > 0 {
             self.call(&batch, helpers);
         }
@@ -135,7 +145,8 @@ impl Executor {
         self.started.get_or_init(|| self.start());
         let here = current_core();
         let workers = &self.shared.workers;
-        let elsewhere = workers.iter().filter(|worker| worker.core.is_none() || worker.core != here);
+        let elsewhere =
+            workers.iter().filter(|worker| worker.core.is_none() || worker.core != here);
         for _ in 0..helpers {
             self.shared.calls.push(Arc::clone(batch));
         }
@@ -178,6 +189,9 @@ impl Shared {
             core_affinity::set_for_current(CoreId { id: core });
         }
         let mut context = Context::default();
+        // Made now, so that a process that has warmed up needs no more descriptors. A batch that
+        // needs what cannot be had is told so.
+        let _ = context.reader(self.backend, true);
         loop {
             let batch = self.next_batch(me);
             while let Some(shard) = batch.steal() {
@@ -266,14 +280,13 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
 }
 
-#[cfg(target_os = "linux")]
+/// The core that runs this thread, where the system tells.
 fn current_core() -> Option<usize> {
-    Some(rustix::thread::sched_getcpu())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn current_core() -> Option<usize> {
-    None
+    #[cfg(target_os = "linux")]
+    let core = Some(rustix::thread::sched_getcpu());
+    #[cfg(not(target_os = "linux"))]
+    let core = None;
+    core
 }
 
 #[cfg(test)]
@@ -282,7 +295,7 @@ mod tests {
 
     #[test]
     fn every_shard_runs_once_and_may_borrow() {
-        let executor = Executor::new(Some(3), false);
+        let executor = Executor::new(Some(3), false, Backend::Pread);
         for round in 0..200 {
             let counts: Vec<AtomicUsize> = (0..round % 17).map(|_| AtomicUsize::new(0)).collect();
             let shards: Vec<Shard<'_>> = counts
@@ -300,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_a_shard_is_an_error_and_the_executor_lives() {
-        let executor = Executor::new(Some(2), false);
+        let executor = Executor::new(Some(2), false, Backend::Pread);
         let ran = AtomicUsize::new(0);
         for _ in 0..20 {
             ran.store(0, Ordering::Relaxed);
@@ -321,7 +334,7 @@ mod tests {
 
     #[test]
     fn many_callers_share_the_workers() {
-        let executor = Executor::new(Some(2), true);
+        let executor = Executor::new(Some(2), true, Backend::Uring);
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {

@@ -107,7 +107,7 @@ impl Fs {
     pub(crate) fn create_file(&self, path: &Path) -> Result<StoreFile> {
         self.before("create", path, FsCall::CreateFile(path))?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-        self.adopt(path, file.map_err(|e| Error::io("create", path, e))?)
+        Ok(self.adopt(path, file.map_err(|e| Error::io("create", path, e))?))
     }
 
     /// Opens a regular file that exists, for reading and, if `writable`, for writing.
@@ -124,11 +124,11 @@ impl Fs {
         if !metadata.is_file() {
             return Err(Error::invalid(path, "it is not a regular file"));
         }
-        self.adopt(path, file)
+        Ok(self.adopt(path, file))
     }
 
-    fn adopt(&self, path: &Path, file: File) -> Result<StoreFile> {
-        Ok(StoreFile { file, path: path.to_owned(), fs: self.clone() })
+    fn adopt(&self, path: &Path, file: File) -> StoreFile {
+        StoreFile { file, path: path.to_owned(), fs: self.clone() }
     }
 }
 

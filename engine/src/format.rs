@@ -93,8 +93,9 @@ impl Header {
         let (tail_chunk, rest) = rest.split_first_chunk().expect("24 bytes hold 4");
         let (tail_offset, rest) = rest.split_first_chunk().expect("20 bytes hold 4");
         let ([tag], reserved) = rest.split_first_chunk().expect("16 bytes hold 1");
-        let codec = Codec::from_tag(*tag)
-            .ok_or_else(|| format!("codec tag {tag} is none of 0 (raw), 1 (zstd), 2 (zstd_dict)"))?;
+        let codec = Codec::from_tag(*tag).ok_or_else(|| {
+            format!("codec tag {tag} is none of 0 (raw), 1 (zstd), 2 (zstd_dict)")
+        })?;
         Ok(Self {
             frontier: Frontier {
                 length: u64::from_le_bytes(*length),
@@ -151,7 +152,12 @@ impl Location {
 
     /// Checks what can be checked without the chunk: that lengths are possible for `codec` and
     /// that the record lies before `frontier`.
-    pub fn check(&self, codec: Codec, frontier: &Frontier, capacity: &Capacity) -> Result<(), String> {
+    pub fn check(
+        &self,
+        codec: Codec,
+        frontier: &Frontier,
+        capacity: &Capacity,
+    ) -> Result<(), String> {
         if self.phys_length == 0 || self.logic_length == 0 {
             return Err("it has no bytes".into());
         }
@@ -167,7 +173,11 @@ impl Location {
             capacity.chunk_bytes
         };
         if self.end() > limit {
-            return Err(format!("it ends at byte {} of chunk {}, which ends at {limit}", self.end(), self.chunk));
+            return Err(format!(
+                "it ends at byte {} of chunk {}, which ends at {limit}",
+                self.end(),
+                self.chunk
+            ));
         }
         codec.check_lengths(self.phys_length, self.logic_length)
     }

@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ringloader_fallback::{BatchReader, ReadError, ReadErrorKind, ReadOp, Slots, Span, SpanMut};
 
+use crate::backend::Backend;
 use crate::codec::context::Decoder;
 use crate::codec::{Codec, Dictionary};
 use crate::error::{Error, Result};
 use crate::executor::{Context, Shard, with_context};
 use crate::format::{Frontier, Location};
 use crate::plan::{Plan, Read};
-use crate::runtime::{Backend, Engine, engine};
+use crate::runtime::{Engine, engine};
 use crate::storage::{ChunkFile, Storage};
 
 /// Batches of fewer bytes are copied on the calling thread: waking a worker costs as much.
@@ -39,11 +40,7 @@ pub(crate) struct Located {
 /// Locates `indices`. `expected` is the size that every record must have, where there is one.
 ///
 /// The caller holds the storage's gate until the records were fetched.
-pub(crate) fn locate(
-    storage: &Storage,
-    indices: &[u64],
-    expected: Option<u32>,
-) -> Result<Located> {
+pub(crate) fn locate(storage: &Storage, indices: &[u64], expected: Option<u32>) -> Result<Located> {
     if u32::try_from(indices.len()).is_err() {
         return Err(Error::InvalidArgument("a batch has at most 2^32 - 1 records".into()));
     }
@@ -55,12 +52,14 @@ pub(crate) fn locate(
     let locations = storage.table.locate(indices, frontier.length)?;
     let mut located = Located { locations, chunks: Vec::new() };
     for (location, &index) in located.locations.iter().zip(indices) {
-        check(storage, location, &frontier, expected, &mut located.chunks).map_err(|e| match e {
-            Invalid::Location(reason) => {
-                Error::BadLocation { path: storage.path().to_owned(), record: index, reason }
-            }
-            Invalid::Chunk(error) => error,
-        })?;
+        check(storage, location, &frontier, expected, &mut located.chunks).map_err(
+            |e| match e {
+                Invalid::Location(reason) => {
+                    Error::BadLocation { path: storage.path().to_owned(), record: index, reason }
+                }
+                Invalid::Chunk(error) => error,
+            },
+        )?;
     }
     located.chunks.sort_unstable_by_key(|(id, _)| *id);
     Ok(located)
@@ -81,16 +80,17 @@ fn check(
     location.check(storage.codec(), frontier, storage.capacity()).map_err(Invalid::Location)?;
     if let Some(bytes) = expected.filter(|bytes| *bytes != location.logic_length) {
         let found = location.logic_length;
-        return Err(Invalid::Location(format!("it has {found} bytes and a record here has {bytes}")));
+        return Err(Invalid::Location(format!(
+            "it has {found} bytes and a record here has {bytes}"
+        )));
     }
     let known = chunks.iter().rposition(|(id, _)| *id == location.chunk);
-    let place = match known {
-        Some(place) => place,
-        None => {
-            let chunk = storage.chunks.get(location.chunk).map_err(Invalid::Chunk)?;
-            chunks.push((location.chunk, chunk));
-            chunks.len() - 1
-        }
+    let place = if let Some(place) = known {
+        place
+    } else {
+        let chunk = storage.chunks.get(location.chunk).map_err(Invalid::Chunk)?;
+        chunks.push((location.chunk, chunk));
+        chunks.len() - 1
     };
     match chunks[place].1.reaches(location.end()) {
         Ok(true) => Ok(()),
@@ -112,7 +112,8 @@ pub(crate) fn fetch(
 ) -> Result<()> {
     let engine = engine()?;
     let plan = Plan::new(&located.locations);
-    let fetcher = Fetcher { storage, engine, indices, located, plan: &plan, failure: Mutex::new(None) };
+    let fetcher =
+        Fetcher { storage, engine, indices, located, plan: &plan, failure: Mutex::new(None) };
     let mut parts = fetcher.parts(slots);
     with_context(|context| match parts.len() {
         0 => Ok(()),
@@ -326,7 +327,8 @@ impl Fetcher<'_> {
             ReadErrorKind::Io(source) => {
                 let record = self.record(read.fetches.start);
                 let chunk = self.chunk(self.plan.fetches[read.fetches.start].chunk());
-                let source = std::io::Error::new(source.kind(), format!("record {record}: {source}"));
+                let source =
+                    std::io::Error::new(source.kind(), format!("record {record}: {source}"));
                 Error::io("read", chunk.file.path(), source)
             }
         }
@@ -342,4 +344,3 @@ fn staged_together(reads: &[Read]) -> usize {
     });
     fit.count().max(1)
 }
-

@@ -136,9 +136,7 @@ fn plain_bytes(name: &str) -> Result<u64, String> {
         _ => false,
     };
     let width = if kind == 'U' { 4 } else { 1 };
-    size.checked_mul(width)
-        .filter(|bytes| known && *bytes <= MAX_RECORD_BYTES)
-        .ok_or_else(unknown)
+    size.checked_mul(width).filter(|bytes| known && *bytes <= MAX_RECORD_BYTES).ok_or_else(unknown)
 }
 
 /// What the records of a store are.
@@ -211,7 +209,10 @@ impl Identity {
     /// The identity that `bytes` are, or what is wrong with them.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         if bytes.len() as u64 > IDENTITY_BYTES_MAX {
-            return Err(format!("{} bytes are over the limit of {IDENTITY_BYTES_MAX}", bytes.len()));
+            return Err(format!(
+                "{} bytes are over the limit of {IDENTITY_BYTES_MAX}",
+                bytes.len()
+            ));
         }
         let identity = match bytes.first() {
             Some(0x82) => {
@@ -271,7 +272,8 @@ mod tests {
 
     #[test]
     fn widths_are_numpy_s() {
-        let widths = [("<U3", 12), ("|S5", 5), ("<M8[ns]", 8), ("<m8", 8), ("|V7", 7), ("<c16", 16)];
+        let widths =
+            [("<U3", 12), ("|S5", 5), ("<M8[ns]", 8), ("<m8", 8), ("|V7", 7), ("<c16", 16)];
         for (name, bytes) in widths {
             assert_eq!(plain(name).item_bytes(), Ok(bytes), "{name}");
         }

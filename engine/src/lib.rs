@@ -1,7 +1,7 @@
 //! Typed record stores for training loops.
 //!
 //! Records are appended once and then gathered in random batches, endlessly. A gather is
-//! planned from locations that are kept in memory, read in one submission (io_uring on Linux, a
+//! planned from locations that are kept in memory, read in one submission (`io_uring` on Linux, a
 //! pread pool elsewhere), decoded by one thread for each core, and lands in recycled memory.
 //!
 //! Two stores share one format on disk, which is that of loaderx 1.8.6: [`DenseStore`] for
@@ -29,10 +29,11 @@
 //! ```
 //!
 //! Modules from the ground up: `error`, [`format`], [`file`], [`codec`], [`identity`], [`pool`],
-//! `table`, [`storage`], `executor`, [`runtime`], `plan`, `gather`, `append`, and on top
+//! `backend`, `executor`, [`runtime`], `table`, [`storage`], `plan`, `gather`, `append`, and on top
 //! [`DenseStore`] and [`RaggedStore`]. Imports point downwards only.
 
 mod append;
+mod backend;
 pub mod codec;
 mod dense;
 mod error;

@@ -147,7 +147,10 @@ pub struct Buffer {
 enum Memory {
     Heap(Vec<u8>),
     /// `map` is `None` only while the buffer is being dropped.
-    Mapped { map: Option<MmapMut>, home: Arc<Pool> },
+    Mapped {
+        map: Option<MmapMut>,
+        home: Arc<Pool>,
+    },
 }
 
 impl Buffer {

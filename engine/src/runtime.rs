@@ -8,40 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ringloader_fallback::PerProcess;
 
+use crate::backend;
+pub use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::pool::Pool;
-
-/// A way to read batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Backend {
-    /// io_uring (Linux).
-    Uring,
-    /// Positional reads, on a pool of threads when the data is cold.
-    Pread,
-}
-
-impl Backend {
-    /// The backend's name in the API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Uring => "uring",
-            Self::Pread => "pread",
-        }
-    }
-
-    /// The backend of that name; `None` is `"auto"`, the engine's choice.
-    pub fn from_name(name: &str) -> Result<Option<Self>> {
-        match name {
-            "auto" => Ok(None),
-            "uring" => Ok(Some(Self::Uring)),
-            "pread" => Ok(Some(Self::Pread)),
-            _ => Err(Error::InvalidArgument(format!(
-                "unknown io {name:?}: expected 'auto', 'uring' or 'pread'"
-            ))),
-        }
-    }
-}
 
 /// What can be set before the engine is first used. What is `None` comes from the environment
 /// (`RINGLOADER_WORKERS`, `RINGLOADER_PIN`, `RINGLOADER_IO`), or else from the machine.
@@ -51,7 +22,7 @@ pub struct Config {
     pub workers: Option<usize>,
     /// Whether each worker stays on one core. Default: yes.
     pub pin: Option<bool>,
-    /// How to read. Default: io_uring where it works.
+    /// How to read. Default: `io_uring` where it works.
     pub io: Option<Backend>,
 }
 
@@ -147,12 +118,12 @@ impl Engine {
                 .flatten(),
             },
         };
-        let (backend, backend_reason) = choose_backend(config.io)?;
+        let (backend, backend_reason) = backend::choose(config.io)?;
         log::debug!("reading through {}: {backend_reason}", backend.name());
         Ok(Self {
             backend,
             backend_reason,
-            executor: Executor::new(config.workers, config.pin.unwrap_or(true)),
+            executor: Executor::new(config.workers, config.pin.unwrap_or(true), backend),
             pool: Arc::default(),
         })
     }
@@ -184,25 +155,5 @@ fn parse_switch(value: &str) -> Result<bool, String> {
         "1" | "true" => Ok(true),
         "0" | "false" => Ok(false),
         _ => Err(format!("expected 0 or 1 and found {value:?}")),
-    }
-}
-
-fn choose_backend(asked: Option<Backend>) -> Result<(Backend, String), String> {
-    let uring = ringloader_uring::probe();
-    match (asked, uring) {
-        (Some(Backend::Pread), _) => {
-            Ok((Backend::Pread, "asked for by configure or RINGLOADER_IO".into()))
-        }
-        (Some(Backend::Uring), Err(why)) => Err(format!("io='uring' is not available: {why}")),
-        (Some(Backend::Uring), Ok(features)) => {
-            Ok((Backend::Uring, format!("asked for by configure or RINGLOADER_IO; {features}")))
-        }
-        (None, Ok(features)) => Ok((Backend::Uring, format!("io_uring works here; {features}"))),
-        (None, Err(why)) => {
-            if cfg!(target_os = "linux") {
-                log::warn!("io_uring cannot be used, reading with pread instead: {why}");
-            }
-            Ok((Backend::Pread, format!("io_uring cannot be used: {why}")))
-        }
     }
 }

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::backend::Backend;
 use crate::codec::{Codec, Dictionary};
 use crate::error::{Error, Result};
 use crate::file::{Fs, StoreFile};
 use crate::format::{Capacity, Frontier, HEADER_BYTES, Header};
-use crate::runtime::Backend;
 use crate::table::Table;
 pub(crate) use chunks::{ChunkFile, Chunks};
 pub(crate) use create::Blueprint;
@@ -44,7 +44,9 @@ impl Mode {
         match name {
             "r" => Ok(Self::Read),
             "r+" => Ok(Self::ReadWrite),
-            _ => Err(Error::InvalidArgument(format!("unknown mode {name:?}: expected 'r' or 'r+'"))),
+            _ => {
+                Err(Error::InvalidArgument(format!("unknown mode {name:?}: expected 'r' or 'r+'")))
+            }
         }
     }
 }

@@ -12,7 +12,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::error::{Error, Result};
 use crate::file::{Fs, StoreFile};
-use crate::format::{Capacity, LOCATION_BYTES, Location, decode_locations, encode_locations, names};
+use crate::format::{
+    Capacity, LOCATION_BYTES, Location, decode_locations, encode_locations, names,
+};
 
 /// Records of a block: 64 KiB of the table, about what one disk read costs anyway.
 pub(crate) const BLOCK_RECORDS: u64 = 4096;
@@ -43,7 +45,10 @@ struct Cache {
 #[derive(Debug)]
 enum Block {
     /// Records of one size, one behind the other in one chunk.
-    Run { first: Location, count: u32 },
+    Run {
+        first: Location,
+        count: u32,
+    },
     Listed(Box<[Location]>),
 }
 
@@ -84,7 +89,7 @@ fn is_run(first: &Location, locations: &[Location]) -> bool {
             && location.phys_length == first.phys_length
             && location.logic_length == first.logic_length;
         next += u64::from(location.phys_length);
-        follows && next <= u64::from(u32::MAX)
+        follows && u32::try_from(next).is_ok()
     })
 }
 
@@ -128,7 +133,9 @@ impl Table {
         if found < needed {
             return Err(Error::invalid(
                 segment.path(),
-                format!("it has {found} bytes and the {length} records of the header need {needed}"),
+                format!(
+                    "it has {found} bytes and the {length} records of the header need {needed}"
+                ),
             ));
         }
         Ok(())

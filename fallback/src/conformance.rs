@@ -34,7 +34,8 @@ fn ranges(count: usize) -> Vec<(usize, usize)> {
     let mut state = count as u64 + 1;
     let mut next = move || {
         // Knuth's MMIX generator.
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize
     };
     let lengths = [0, 1, 511, 4095, 4096, 70_000];

@@ -63,11 +63,14 @@ impl BatchReader for PreadReader {
 fn io_pool() -> Option<&'static ThreadPool> {
     static POOL: PerProcess<Option<ThreadPool>> = PerProcess::new();
     let make = || {
-        let builder =
-            ThreadPoolBuilder::new().num_threads(IO_THREADS).thread_name(|i| format!("ringloader-io-{i}"));
+        let builder = ThreadPoolBuilder::new()
+            .num_threads(IO_THREADS)
+            .thread_name(|i| format!("ringloader-io-{i}"));
         builder
             .build()
-            .inspect_err(|error| log::warn!("cannot start I/O threads, reading one by one: {error}"))
+            .inspect_err(|error| {
+                log::warn!("cannot start I/O threads, reading one by one: {error}");
+            })
             .ok()
     };
     POOL.get_or_init(make).as_ref()

@@ -61,7 +61,7 @@ impl<'a> From<&'a [u8]> for Span<'a> {
     }
 }
 
-impl<'a> SpanMut<'a> {
+impl SpanMut<'_> {
     /// A span over memory that this process shares with code outside Rust.
     ///
     /// # Safety
@@ -162,7 +162,11 @@ impl<'a> Span<'a> {
         // SAFETY: `reserve` made room for `len` bytes past `out.len()`, all of which are
         // written before the length covers them. `out` is owned, so it overlaps no span.
         unsafe {
-            ptr::copy_nonoverlapping(self.start.as_ptr(), out.as_mut_ptr().add(out.len()), self.len);
+            ptr::copy_nonoverlapping(
+                self.start.as_ptr(),
+                out.as_mut_ptr().add(out.len()),
+                self.len,
+            );
             out.set_len(out.len() + self.len);
         }
     }
@@ -171,8 +175,7 @@ impl<'a> Span<'a> {
     pub fn as_slice(self) -> Option<&'a [u8]> {
         // SAFETY: the span was made from a slice that is borrowed for `'a`, mutably if it is the
         // view of a `SpanMut`, which is itself borrowed and so cannot be written meanwhile.
-        self.exclusive
-            .then(|| unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) })
+        self.exclusive.then(|| unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) })
     }
 
     /// The little-endian number in the eight bytes at `offset`.

@@ -32,9 +32,8 @@ pub fn write_at(file: &File, src: Span<'_>, offset: u64) -> io::Result<usize> {
     let len = src.len().min(CALL_BYTES_MAX);
     // SAFETY: `src` is readable for `len` bytes, and the descriptor is open while `file` is
     // borrowed.
-    let written = unsafe {
-        libc::pwrite(file.as_raw_fd(), src.as_ptr().cast(), len, offset.cast_signed())
-    };
+    let written =
+        unsafe { libc::pwrite(file.as_raw_fd(), src.as_ptr().cast(), len, offset.cast_signed()) };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 

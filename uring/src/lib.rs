@@ -1,4 +1,4 @@
-//! The read contract of ringloader on io_uring: a batch of reads costs a system call or two,
+//! The read contract of ringloader on `io_uring`: a batch of reads costs a system call or two,
 //! and as many as [`DEPTH`] are under way at once.
 //!
 //! On other systems than Linux this crate is empty but for [`probe`] and a [`RingReader`] that
@@ -13,14 +13,14 @@ use std::io;
 #[cfg(target_os = "linux")]
 pub use ring::{DEPTH, RingReader};
 
-/// What the kernel's io_uring can do and this crate uses.
+/// What the kernel's `io_uring` can do and this crate uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
-    /// IORING_SETUP_SINGLE_ISSUER (Linux 6.0).
+    /// `IORING_SETUP_SINGLE_ISSUER` (Linux 6.0).
     pub single_issuer: bool,
-    /// IORING_SETUP_DEFER_TASKRUN (Linux 6.1).
+    /// `IORING_SETUP_DEFER_TASKRUN` (Linux 6.1).
     pub defer_taskrun: bool,
-    /// IORING_SETUP_COOP_TASKRUN (Linux 5.19).
+    /// `IORING_SETUP_COOP_TASKRUN` (Linux 5.19).
     pub coop_taskrun: bool,
 }
 
@@ -32,7 +32,11 @@ impl fmt::Display for Features {
             (self.coop_taskrun, "COOP_TASKRUN"),
         ];
         let on: Vec<&str> = flags.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
-        if on.is_empty() { f.write_str("with no optional flags") } else { write!(f, "with {}", on.join(" and ")) }
+        if on.is_empty() {
+            f.write_str("with no optional flags")
+        } else {
+            write!(f, "with {}", on.join(" and "))
+        }
     }
 }
 
@@ -56,14 +60,16 @@ impl fmt::Display for SetupError {
                  io_uring_enter and io_uring_register), or the sysctl kernel.io_uring_disabled is not 0"
             }
             io::ErrorKind::OutOfMemory => "raise the limit of locked memory (ulimit -l)",
-            _ if self.source.raw_os_error() == Some(EMFILE) => "raise the limit of open files (ulimit -n)",
+            _ if self.source.raw_os_error() == Some(EMFILE) => {
+                "raise the limit of open files (ulimit -n)"
+            }
             _ => return Ok(()),
         };
         write!(f, "; {advice}")
     }
 }
 
-/// Too many open files, on every system that has io_uring.
+/// Too many open files, on every system that has `io_uring`.
 const EMFILE: i32 = 24;
 
 impl std::error::Error for SetupError {
@@ -72,7 +78,7 @@ impl std::error::Error for SetupError {
     }
 }
 
-/// Whether io_uring works in this process, by making a ring and using it.
+/// Whether `io_uring` works in this process, by making a ring and using it.
 ///
 /// # Errors
 /// [`SetupError`] says which step failed and what to change.

@@ -1,4 +1,4 @@
-//! One io_uring, used by one thread at a time, that reads whole batches.
+//! One `io_uring`, used by one thread at a time, that reads whole batches.
 //!
 //! This is one of the rooms in which `unsafe` is allowed: the kernel writes to memory that it
 //! was given as an address. What makes it sound is in [`Flight`]: it counts the reads that the
@@ -35,7 +35,7 @@ pub struct RingReader {
 struct Ring {
     uring: IoUring,
     features: Features,
-    /// The thread that made it. With SINGLE_ISSUER no other may submit.
+    /// The thread that made it. With `SINGLE_ISSUER` no other may submit.
     thread: ThreadId,
 }
 
@@ -194,10 +194,8 @@ struct Batch<'r> {
 impl Batch<'_> {
     fn run(&mut self, ops: &mut [ReadOp<'_>], done: &mut Done<'_>) -> Result<(), ReadError> {
         loop {
-            if self.submit(ops, done)? {
-                return Ok(());
-            }
-            if self.flight.under_way == 0 {
+            let broke_off = self.submit(ops, done);
+            if broke_off || self.flight.under_way == 0 {
                 return Ok(());
             }
             let waited = self.flight.wait();
@@ -215,7 +213,7 @@ impl Batch<'_> {
 
     /// Pushes operations up to the depth, those that must go on first. Says whether `done`
     /// broke off at one that needs no reading.
-    fn submit(&mut self, ops: &mut [ReadOp<'_>], done: &mut Done<'_>) -> Result<bool, ReadError> {
+    fn submit(&mut self, ops: &mut [ReadOp<'_>], done: &mut Done<'_>) -> bool {
         while self.flight.under_way < DEPTH {
             let number = match self.again.pop() {
                 Some(number) => number as usize,
@@ -230,7 +228,7 @@ impl Batch<'_> {
             let left = op.dst.len() - filled;
             if left == 0 {
                 if done(number, op.dst.as_span()).is_break() {
-                    return Ok(true);
+                    return true;
                 }
                 continue;
             }
@@ -245,7 +243,7 @@ impl Batch<'_> {
             // reads it before the operation is done, and the file is open meanwhile.
             unsafe { self.flight.push(&entry) };
         }
-        Ok(false)
+        false
     }
 
     /// Counts the bytes of one completion. Says whether the operation is complete; if it is not,

@@ -14,7 +14,9 @@ _Path: TypeAlias = str | os.PathLike[str]
 _Codec: TypeAlias = Literal["raw", "zstd", "zstd_dict"]
 _Mode: TypeAlias = Literal["r", "r+"]
 _Io: TypeAlias = Literal["auto", "uring", "pread"]
-_Many: TypeAlias = slice | Sequence[int] | Sequence[bool] | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
+_Many: TypeAlias = (
+    slice | Sequence[int] | Sequence[bool] | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
+)
 
 class _Stats(TypedDict):
     records: int

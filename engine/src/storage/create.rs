@@ -2,9 +2,9 @@
 //! there is never half a store at the path, and a failure leaves nothing behind.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fs, io};
 
 use super::open::absolute;
 use super::{Options, Storage};
@@ -41,8 +41,7 @@ impl Blueprint<'_> {
 
     /// Every file of the new store with its contents, `meta.zr` last.
     fn files(&self) -> Vec<(String, Vec<u8>)> {
-        let header =
-            Header { frontier: Frontier::default(), codec: self.codec, reserved: [0; 15] };
+        let header = Header { frontier: Frontier::default(), codec: self.codec, reserved: [0; 15] };
         let dictionary = self.dictionary.map(|bytes| (names::DICTIONARY.into(), bytes.to_vec()));
         let mut files = vec![(names::chunk(0), Vec::new())];
         files.extend(dictionary);
@@ -78,21 +77,20 @@ impl Storage {
     }
 }
 
+/// Whatever is at the path, but for an empty directory, is not ours to replace: a link neither.
 fn check_vacant(path: &Path) -> Result<()> {
-    let occupied = match std::fs::read_dir(path) {
-        Ok(mut entries) => entries.next().is_some(),
-        Err(e) => e.kind() != io::ErrorKind::NotFound,
+    let vacant = match path.symlink_metadata() {
+        Ok(metadata) => {
+            metadata.is_dir() && fs::read_dir(path).is_ok_and(|mut dir| dir.next().is_none())
+        }
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
-    if occupied { Err(Error::AlreadyExists { path: path.to_owned() }) } else { Ok(()) }
+    if vacant { Ok(()) } else { Err(Error::AlreadyExists { path: path.to_owned() }) }
 }
 
 /// Makes the directories above `path` that are missing and gives those it made.
 fn make_parents(path: &Path, fs: &Fs) -> Result<Vec<PathBuf>> {
-    let missing: Vec<_> = path
-        .ancestors()
-        .skip(1)
-        .take_while(|dir| !dir.exists())
-        .collect();
+    let missing: Vec<_> = path.ancestors().skip(1).take_while(|dir| !dir.exists()).collect();
     let mut made = Vec::new();
     for dir in missing.into_iter().rev() {
         match fs.create_dir(dir) {
@@ -111,9 +109,8 @@ fn make_parents(path: &Path, fs: &Fs) -> Result<Vec<PathBuf>> {
 }
 
 fn build(path: &Path, blueprint: &Blueprint<'_>, fs: &Fs) -> Result<()> {
-    let unnamed = || {
-        Error::InvalidArgument(format!("{} does not name a directory to make", path.display()))
-    };
+    let unnamed =
+        || Error::InvalidArgument(format!("{} does not name a directory to make", path.display()));
     let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(unnamed)?;
     let site = parent.join(site_name(name));
     let built = fs.create_dir(&site).and_then(|()| {

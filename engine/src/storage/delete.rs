@@ -28,9 +28,8 @@ impl Storage {
             });
         }
 
-        let (moves, length) = swap_last(&holes, frontier.length, |first, count| {
-            self.table.read(first, count)
-        })?;
+        let (moves, length) =
+            swap_last(&holes, frontier.length, |first, count| self.table.read(first, count))?;
         self.reorders.fetch_add(1, Ordering::AcqRel);
         for (first, locations) in consecutive(moves) {
             self.table.write(first, &locations)?;
@@ -53,8 +52,7 @@ fn swap_last(
     let mut last = length;
     for &hole in holes {
         last -= 1;
-        let location =
-            moved.remove(&last).unwrap_or_else(|| tail[(last - new_length) as usize]);
+        let location = moved.remove(&last).unwrap_or_else(|| tail[(last - new_length) as usize]);
         if hole != last {
             moved.insert(hole, location);
         }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
 
 use super::{Access, Chunks, Life, Mode, Options, Storage};
+use crate::backend;
 use crate::codec::{Codec, DICTIONARY_BYTES_MAX, Dictionary};
 use crate::error::{Error, Result};
 use crate::file::{Fs, StoreFile};
@@ -20,6 +21,7 @@ impl Storage {
         let fs = &options.fs;
         // Files are opened as they are needed, and the working directory may change meanwhile.
         let path = &absolute(path)?;
+        backend::require(options.io)?;
         check_directory(path)?;
         let writable = options.mode == Mode::ReadWrite;
         let meta = fs.open_file(&path.join(names::META), writable).map_err(missing)?;
@@ -108,7 +110,10 @@ fn lock(meta: &StoreFile, mode: Mode, path: &Path) -> Result<()> {
 fn read_identity(path: &Path, fs: &Fs) -> Result<Identity> {
     let bytes = read_small(&path.join(names::IDENTITY), fs, IDENTITY_BYTES_MAX)?;
     Identity::decode(&bytes).map_err(|reason| {
-        Error::invalid(&path.join(names::IDENTITY), format!("the type identity is malformed: {reason}"))
+        Error::invalid(
+            &path.join(names::IDENTITY),
+            format!("the type identity is malformed: {reason}"),
+        )
     })
 }
 
