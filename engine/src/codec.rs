@@ -1,7 +1,7 @@
 //! The three codecs: `raw`, `zstd` (level 3) and `zstd_dict` (level 19 against one trained
 //! dictionary). Every record is compressed on its own, so any of them can be read alone.
 //!
-//! This owns what a codec is and what a dictionary is; [`context`] owns the zstd state that
+//! This owns what a codec is and what a dictionary is; `context` owns the zstd state that
 //! compresses and decodes.
 
 pub(crate) mod context;

@@ -28,7 +28,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Modules from the ground up: `error`, [`format`], [`file`], [`codec`], [`identity`], [`pool`],
+//! Modules from the ground up: `error`, [`mod@format`], [`mod@file`], [`codec`], [`identity`], [`pool`],
 //! `backend`, `executor`, [`runtime`], `table`, [`storage`], `plan`, `gather`, `append`, and on top
 //! [`DenseStore`] and [`RaggedStore`]. Imports point downwards only.
 

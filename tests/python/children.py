@@ -9,8 +9,9 @@ import sys
 
 import loaderx
 import numpy as np
-import ringloader
 from helpers import Kind, assert_same_records, same
+
+import ringloader
 
 PACKAGES = {"ringloader": ringloader, "loaderx": loaderx}
 ANSWER_SECONDS_MAX = 60

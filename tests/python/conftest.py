@@ -4,8 +4,9 @@ import os
 
 import hypothesis
 import pytest
-import ringloader
 from helpers import CODECS, KINDS
+
+import ringloader
 
 hypothesis.settings.register_profile(
     "deterministic",

@@ -13,6 +13,7 @@ import loaderx.utils
 import loaderx.zrecord
 import numpy as np
 import pytest
+
 import ringloader
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures" / "loaderx-1.8.6"

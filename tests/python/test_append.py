@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import ringloader
 from helpers import Kind, assert_same_records, raises_zrecord, same, tree
+
+import ringloader
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import children
 import msgpack
 import numpy as np
 import pytest
-import ringloader
 from helpers import Files, Kind, assert_same_records, dictionary, raises_zrecord, tree
+
+import ringloader
 
 ZSTD_DICTIONARY_MAGIC = b"\x37\xa4\x30\xec"
 

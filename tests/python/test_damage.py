@@ -12,7 +12,6 @@ import children
 import msgpack
 import numpy as np
 import pytest
-import ringloader
 from helpers import (
     KINDS,
     Files,
@@ -23,6 +22,8 @@ from helpers import (
     same,
     tree,
 )
+
+import ringloader
 
 DECODE, INVALID = -7, -8
 RECORDS = 12

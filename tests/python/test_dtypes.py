@@ -8,8 +8,9 @@ import ml_dtypes
 import msgpack
 import numpy as np
 import pytest
-import ringloader
 from helpers import assert_same_records, same
+
+import ringloader
 
 NESTED = np.dtype([("x", "<i4"), ("y", "<f4", (2,)), ("p", [("a", "<i2"), ("b", ">i2", (2, 3))])])
 TITLED = np.dtype([(("a title", "value"), "<f8"), ("n", "|u1")])

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import ringloader
 from helpers import Kind, assert_same_records
+
+import ringloader
 
 HERE = Path(__file__).resolve().parent
 KEYS = {"io": str, "io_reason": str, "workers": int, "pinned": bool, "cores": list, "pool_idle_bytes": int}

@@ -6,8 +6,9 @@ import pickle
 import loaderx.zrecord
 import numpy as np
 import pytest
-import ringloader
 from helpers import Kind
+
+import ringloader
 
 CODES = [-1, -2, -3, -4, -5, -6, -7, -8, -9, -11, -12, -13]
 

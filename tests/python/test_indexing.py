@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-import ringloader
 from helpers import assert_same_records, raises_zrecord, same, swap_delete
 from hypothesis import given
 from hypothesis import strategies as st
+
+import ringloader
 
 N = 50
 INTEGER_DTYPES = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4", ">u8"]

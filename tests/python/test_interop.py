@@ -5,7 +5,6 @@ import loaderx.utils
 import loaderx.zrecord
 import numpy as np
 import pytest
-import ringloader
 from helpers import (
     MANIFEST,
     Files,
@@ -17,6 +16,8 @@ from helpers import (
     swap_delete,
     tree,
 )
+
+import ringloader
 
 WRITERS = {"ringloader": ringloader, "loaderx": loaderx}
 DIRECTIONS = [("ringloader", "loaderx"), ("loaderx", "ringloader")]

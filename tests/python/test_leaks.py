@@ -7,8 +7,9 @@ import threading
 
 import numpy as np
 import pytest
-import ringloader
 from helpers import assert_same_records
+
+import ringloader
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self")
 

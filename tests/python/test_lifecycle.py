@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import ringloader
 from helpers import Kind, assert_same_records, raises_zrecord, same, tree
+
+import ringloader
 
 
 @pytest.mark.parametrize("cls", [ringloader.DenseStore, ringloader.RaggedStore])

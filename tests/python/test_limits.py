@@ -7,8 +7,9 @@ import sys
 import loaderx
 import numpy as np
 import pytest
-import ringloader
 from helpers import LOCATION, Files, overwrite, raises_zrecord
+
+import ringloader
 
 CHUNK_END_MAX = 2**32 - 1
 SEGMENT_RECORDS = 2**28

@@ -13,9 +13,10 @@ import loaderx
 import loaderx.zrecord
 import numpy as np
 import pytest
-import ringloader
 from children import Failure, run
 from helpers import Kind, assert_same_records, raises_zrecord, tree
+
+import ringloader
 
 # CPython warns of fork in a process with threads, which is what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import ringloader
 from helpers import Kind, assert_same_records, same
+
+import ringloader
 
 RECORD_VALUES = 4096  # 16 KiB of int32
 

@@ -4,6 +4,7 @@ import re
 
 import loaderx.zrecord
 import pytest
+
 import ringloader
 import ringloader.utils
 import ringloader.zrecord

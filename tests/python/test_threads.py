@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import ringloader
 from helpers import Kind, assert_same_records, raises_zrecord
+
+import ringloader
 
 READERS = 8
 

@@ -3,8 +3,9 @@
 import loaderx.utils
 import numpy as np
 import pytest
-import ringloader
 from helpers import Kind, assert_same_records, raises_zrecord
+
+import ringloader
 
 ARRAY = np.stack(Kind("raw", "dense").records(600))
 SEQUENCES = Kind("raw", "ragged").records(600)
