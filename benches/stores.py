@@ -67,23 +67,34 @@ def report(name: str, seconds: dict[str, float], amount: float, unit: str) -> di
     return {"seconds": seconds, "ratios": ratios}
 
 
-def dense(name: str, data: np.ndarray, codec: str, root: Path, batches: int, with_mmap: bool) -> dict:
+def create_and_append(
+    cls: str, data: Sequence, codec: str, root: Path, step: int, *identity: object
+) -> tuple[dict, dict]:
+    """Stores of both peers with the records of `data`, and the median seconds of an append of `step` of them.
+
+    The peers append the same part in turns, each first as often as the other.
+    """
     dictionary = {}
     if codec == "zstd_dict":
-        dictionary = {"dict_bytes": loaderx.utils.train_dict(data[:20_000])}
-    step = max(1, (32 << 20) // data[0].nbytes)
-    stores, appends = {}, {}
-    for peer, module in (("loaderx", loaderx.zrecord), ("ringloader", ringloader)):
-        store = module.DenseStore.create(
-            root / f"{peer}-{codec}", data.dtype, data.shape[1:], codec=codec, **dictionary
-        )
-        spent = []
-        for start in range(0, len(data), step):
+        dictionary = {"dict_bytes": loaderx.utils.train_dict(data)}
+    peers = {"ringloader": ringloader, "loaderx": loaderx.zrecord}
+    stores = {
+        peer: getattr(module, cls).create(root / f"{peer}-{codec}", *identity, codec=codec, **dictionary)
+        for peer, module in peers.items()
+    }
+    spent: dict[str, list[float]] = {peer: [] for peer in peers}
+    for number, start in enumerate(range(0, len(data), step)):
+        for peer in sorted(peers, reverse=number % 2 == 1):
             begin = time.perf_counter()
-            store.append(data[start : start + step])
-            spent.append(time.perf_counter() - begin)
-        appends[peer] = statistics.median(spent)
-        stores[peer] = store
+            stores[peer].append(data[start : start + step])
+            spent[peer].append(time.perf_counter() - begin)
+    # The last part may be smaller.
+    return stores, {peer: statistics.median(times[:-1] or times) for peer, times in spent.items()}
+
+
+def dense(name: str, data: np.ndarray, codec: str, root: Path, batches: int, with_mmap: bool) -> dict:
+    step = max(1, (16 << 20) // data[0].nbytes)
+    stores, appends = create_and_append("DenseStore", data, codec, root, step, data.dtype, data.shape[1:])
     results = {
         "append": report(
             f"{name} {codec} append", appends, min(step, len(data)) * data[0].nbytes / 2**20, "MiB/s"
@@ -107,20 +118,8 @@ def dense(name: str, data: np.ndarray, codec: str, root: Path, batches: int, wit
 
 
 def ragged(name: str, data: list[np.ndarray], codec: str, root: Path, batches: int) -> dict:
-    dictionary = {}
-    if codec == "zstd_dict":
-        dictionary = {"dict_bytes": loaderx.utils.train_dict(data[:40_000])}
     step = 4096
-    stores, appends = {}, {}
-    for peer, module in (("loaderx", loaderx.zrecord), ("ringloader", ringloader)):
-        store = module.RaggedStore.create(root / f"{peer}-{codec}", data[0].dtype, codec=codec, **dictionary)
-        spent = []
-        for start in range(0, len(data), step):
-            begin = time.perf_counter()
-            store.append(data[start : start + step])
-            spent.append(time.perf_counter() - begin)
-        appends[peer] = statistics.median(spent)
-        stores[peer] = store
+    stores, appends = create_and_append("RaggedStore", data, codec, root, step, data[0].dtype)
     mean = sum(record.nbytes for record in data) / len(data)
     results = {"append": report(f"{name} {codec} append", appends, step * mean / 2**20, "MiB/s")}
     contest = Contest(name, mean)
