@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ringloader_fallback::{Span, sys};
 
@@ -128,7 +129,7 @@ impl Fs {
     }
 
     fn adopt(&self, path: &Path, file: File) -> StoreFile {
-        StoreFile { file, path: path.to_owned(), fs: self.clone() }
+        StoreFile { file, path: path.to_owned(), fs: self.clone(), dirty: AtomicBool::new(true) }
     }
 }
 
@@ -159,6 +160,9 @@ pub(crate) struct StoreFile {
     file: File,
     path: PathBuf,
     fs: Fs,
+    /// Whether there may be something to make durable: so it is when a file is opened, because
+    /// whoever wrote it before may have died before its sync.
+    dirty: AtomicBool,
 }
 
 impl StoreFile {
@@ -187,6 +191,7 @@ impl StoreFile {
     }
 
     pub(crate) fn write_all_at<'a>(&self, bytes: impl Into<Span<'a>>, offset: u64) -> Result<()> {
+        self.dirty.store(true, Ordering::Release);
         let bytes = bytes.into();
         if self.fs.hook.is_some() {
             let seen = bytes.to_vec();
@@ -196,14 +201,24 @@ impl StoreFile {
     }
 
     pub(crate) fn truncate(&self, len: u64) -> Result<()> {
+        self.dirty.store(true, Ordering::Release);
         self.fs.before("truncate", &self.path, FsCall::Truncate(&self.path, len))?;
         self.file.set_len(len).map_err(|e| Error::io("truncate", &self.path, e))
     }
 
-    /// Makes the file's bytes and length durable.
+    /// Makes the file's bytes and length durable, if they may not be yet.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.fs.before("sync", &self.path, FsCall::Sync(&self.path))?;
-        self.file.sync_data().map_err(|e| Error::io("sync", &self.path, e))
+        if !self.dirty.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let synced = self
+            .fs
+            .before("sync", &self.path, FsCall::Sync(&self.path))
+            .and_then(|()| self.file.sync_data().map_err(|e| Error::io("sync", &self.path, e)));
+        if synced.is_err() {
+            self.dirty.store(true, Ordering::Release);
+        }
+        synced
     }
 }
 

@@ -14,11 +14,9 @@ use super::{Storage, Writer};
 use crate::error::{Error, Result};
 use crate::format::{Capacity, Frontier, Location};
 
-/// The most bytes that move between two syncs, so that a sync costs little beside them.
+/// The most bytes that move between two syncs, so that a sync costs little beside them; also the
+/// width of the gap that records slide over, and so what is copied to the end at most to widen it.
 const SLIDE_BYTES_MAX: u64 = 64 << 20;
-/// Records slide over gaps of at least this part of the bytes still to move: a small store is
-/// not worth copying many records twice.
-const SLIDES_MAX: u64 = 16;
 
 /// A live record and its place in the table.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +68,18 @@ impl Cursor {
     }
 }
 
+/// The bytes of `records`, or `limit` if they are more.
+fn bytes_up_to(records: &[Live], limit: u64) -> u64 {
+    let mut total = 0;
+    for live in records {
+        total += live.bytes();
+        if total >= limit {
+            return limit;
+        }
+    }
+    total
+}
+
 impl Storage {
     /// Moves the live records together and gives back the space behind them.
     pub(crate) fn compact(&self) -> Result<()> {
@@ -84,8 +94,7 @@ impl Storage {
         loop {
             next += self.settled(&records[next..], &mut cursor);
             let Some(first) = records.get(next) else { break };
-            let left: u64 = records[next..].iter().map(Live::bytes).sum();
-            let wanted = first.bytes().max(SLIDE_BYTES_MAX.min(left / SLIDES_MAX));
+            let wanted = first.bytes().max(bytes_up_to(&records[next..], SLIDE_BYTES_MAX));
             if cursor.gap_to(first.place()) < wanted {
                 self.widen_gap(&mut writer, &mut records[next..], wanted)?;
             } else {

@@ -63,17 +63,14 @@ impl Storage {
         check_vacant(path)?;
         let fs = &options.fs;
         let made = make_parents(path, fs)?;
-        let built = build(path, blueprint, fs).and_then(|()| Self::open(path, options));
-        match built {
-            Ok((storage, _)) => Ok(storage),
-            Err(error) => {
-                // Newest first. What cannot be removed was never part of a store.
-                for dir in made.iter().rev() {
-                    let _ = fs.remove_dir(dir);
-                }
-                Err(error)
+        let built = build(path, blueprint, options);
+        if built.is_err() {
+            // Newest first. What cannot be removed was never part of a store.
+            for dir in made.iter().rev() {
+                let _ = fs.remove_dir(dir);
             }
         }
+        built
     }
 }
 
@@ -108,38 +105,45 @@ fn make_parents(path: &Path, fs: &Fs) -> Result<Vec<PathBuf>> {
     Ok(made)
 }
 
-fn build(path: &Path, blueprint: &Blueprint<'_>, fs: &Fs) -> Result<()> {
+fn build(path: &Path, blueprint: &Blueprint<'_>, options: &Options) -> Result<Storage> {
+    let fs = &options.fs;
     let unnamed =
         || Error::InvalidArgument(format!("{} does not name a directory to make", path.display()));
     let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(unnamed)?;
     let site = parent.join(site_name(name));
-    let built = fs.create_dir(&site).and_then(|()| {
-        for (name, bytes) in blueprint.files() {
-            let file = fs.create_file(&site.join(name))?;
-            file.write_all_at(bytes.as_slice(), 0)?;
-            file.sync()?;
+    let files = blueprint.files();
+
+    fill(&site, &files, fs)
+        .and_then(|()| move_in(&site, path, fs))
+        .inspect_err(|_| clear(&site, &files, fs))?;
+    let opened = fs.sync_dir(parent).and_then(|()| Storage::open(path, options));
+    match opened {
+        Ok((storage, _)) => Ok(storage),
+        // Somebody else has opened the store already; it is whole, and theirs.
+        Err(error @ Error::Busy { .. }) => Err(error),
+        Err(error) => {
+            clear(path, &files, fs);
+            Err(error)
         }
-        fs.sync_dir(&site)?;
-        move_in(&site, path, fs)?;
-        fs.sync_dir(parent)
-    });
-    if built.is_err() {
-        for (name, _) in blueprint.files() {
-            // After the move the files are at `path`, and if only the last sync failed there
-            // is a whole store there; it is removed because the caller hears of a failure.
-            for dir in [&site, path] {
-                if dir != path || site_moved(&site) {
-                    let _ = fs.remove_file(&dir.join(&name));
-                }
-            }
-        }
-        let _ = fs.remove_dir(if site_moved(&site) { path } else { &site });
     }
-    built
 }
 
-fn site_moved(site: &Path) -> bool {
-    site.symlink_metadata().is_err()
+fn fill(site: &Path, files: &[(String, Vec<u8>)], fs: &Fs) -> Result<()> {
+    fs.create_dir(site)?;
+    for (name, bytes) in files {
+        let file = fs.create_file(&site.join(name))?;
+        file.write_all_at(bytes.as_slice(), 0)?;
+        file.sync()?;
+    }
+    fs.sync_dir(site)
+}
+
+/// Removes what was made of a store, as far as it can be removed.
+fn clear(dir: &Path, files: &[(String, Vec<u8>)], fs: &Fs) {
+    for (name, _) in files {
+        let _ = fs.remove_file(&dir.join(name));
+    }
+    let _ = fs.remove_dir(dir);
 }
 
 /// A name beside the directory `name` that no other creation uses.
