@@ -182,10 +182,10 @@ fn a_creation_that_fails_leaves_nothing_behind() {
                 let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
                 match made {
                     Ok(store) => {
-                        store.append(&records(&mut Random::new(0), dense, 2)).map(drop).unwrap()
+                        store.append(&records(&mut Random::new(0), dense, 2)).map(drop).unwrap();
                     }
                     Err(error) if !sticky => {
-                        assert!(left.is_empty(), "call {after} ({error}) left {left:?}")
+                        assert!(left.is_empty(), "call {after} ({error}) left {left:?}");
                     }
                     Err(_) => {
                         let opened = Store::open(&path, dense, &reader(SMALL));

@@ -7,6 +7,7 @@
 //! to it, and the table before the old bytes are reused, so at every instant the store on disk
 //! is one that can be opened and read whole.
 
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::sync::atomic::Ordering;
 
 use super::delete::consecutive;
@@ -60,7 +61,12 @@ impl Cursor {
 
     /// Bytes from here that no record at `first` or behind it occupies.
     fn gap_to(self, first: Self) -> u64 {
-        if first.chunk > self.chunk { u64::MAX } else { first.offset.saturating_sub(self.offset) }
+        match first.chunk.cmp(&self.chunk) {
+            Greater => u64::MAX,
+            Equal => first.offset.saturating_sub(self.offset),
+            // Only entries that share their bytes with others can lie behind the cursor.
+            Less => 0,
+        }
     }
 
     fn frontier(self, length: u64) -> Frontier {
@@ -95,7 +101,8 @@ impl Storage {
             next += self.settled(&records[next..], &mut cursor);
             let Some(first) = records.get(next) else { break };
             let wanted = first.bytes().max(bytes_up_to(&records[next..], SLIDE_BYTES_MAX));
-            if cursor.gap_to(first.place()) < wanted {
+            let (to, _) = cursor.place(first.bytes(), &self.capacity);
+            if to.gap_to(first.place()) < wanted {
                 self.widen_gap(&mut writer, &mut records[next..], wanted)?;
             } else {
                 next += self.slide(&records[next..], &mut cursor)?;
@@ -154,6 +161,7 @@ impl Storage {
             moves.push((*live, live.moved_to(to)));
             *cursor = behind;
         }
+        assert!(!moves.is_empty(), "the gap has room for the first record");
         self.copy(&moves)?;
         self.chunks.sync()?;
         self.point_table_at(&moves)?;
