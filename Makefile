@@ -52,6 +52,7 @@ doc: ## Build the documentation of the Rust crates into target/doc
 bench: build ## Compare gathers and appends with loaderx and numpy mmap (about ten minutes)
 	$(BIN)/python -m pip install --quiet --group test
 	$(BIN)/python benches/stores.py
+	$(BIN)/python benches/ablation.py
 
 bench-leaks: build ## Gather 100,000 batches and watch memory, descriptors and threads
 	$(BIN)/python benches/leaks.py

@@ -45,7 +45,7 @@ pub(crate) trait Source: Sync {
 
 /// Appends all records of `source` and gives the index of the first.
 pub(crate) fn append(storage: &Storage, source: &dyn Source) -> Result<u64> {
-    let _life = storage.enter()?;
+    let _inside = storage.enter()?;
     let mut writer = storage.writer()?;
     let frontier = storage.frontier();
     check(storage, source, &frontier)?;

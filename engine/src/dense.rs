@@ -127,7 +127,7 @@ impl DenseStore {
             let need = u64::try_from(need).unwrap_or(u64::MAX);
             return Err(Error::BufferTooSmall { need, got: dst.len() as u64 });
         }
-        let _life = self.storage.enter()?;
+        let _inside = self.storage.enter()?;
         let located = gather::locate(&self.storage, indices, Some(self.record_bytes))?;
         let slots = Slots::uniform(dst, self.record_bytes());
         gather::fetch(&self.storage, indices, &located, slots)

@@ -124,7 +124,7 @@ impl RaggedStore {
     /// [`Error::IndexOutOfRange`]; [`Error::Decode`] or [`Error::BadLocation`] for a damaged
     /// record, naming it; file errors.
     pub fn gather(&self, indices: &[u64]) -> Result<RaggedBatch> {
-        let _life = self.storage.enter()?;
+        let _inside = self.storage.enter()?;
         let located = gather::locate(&self.storage, indices, None)?;
         let mut buffer = take_buffer(offsets(&located).last().copied().unwrap_or(0))?;
         let layout = self.fetch(indices, &located, buffer.span_mut())?;
@@ -142,7 +142,7 @@ impl RaggedStore {
         dst: impl Into<SpanMut<'a>>,
     ) -> Result<RaggedLayout> {
         let mut dst = dst.into();
-        let _life = self.storage.enter()?;
+        let _inside = self.storage.enter()?;
         let located = gather::locate(&self.storage, indices, None)?;
         let need = offsets(&located).last().copied().unwrap_or(0);
         if need > dst.len() {

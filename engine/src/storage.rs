@@ -9,7 +9,7 @@ mod delete;
 mod open;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::backend::Backend;
@@ -111,7 +111,9 @@ pub(crate) struct Storage {
     /// Deletes and compactions so far, so that an iteration can notice one.
     reorders: AtomicU64,
     /// Held for reading while records are read or appended, for writing while they move.
-    gate: RwLock<Life>,
+    gate: RwLock<()>,
+    /// Set under the gate; read by itself where nothing must wait.
+    closed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -127,12 +129,6 @@ pub(crate) struct Writer {
     reserved: [u8; 15],
     /// Whether anything was written since the last sync.
     dirty: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Life {
-    Open,
-    Closed,
 }
 
 impl Storage {
@@ -177,28 +173,25 @@ impl Storage {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        *self.gate.read().unwrap_or_else(PoisonError::into_inner) == Life::Closed
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Keeps the store open and its records in place for as long as the guard lives.
-    pub(crate) fn enter(&self) -> Result<RwLockReadGuard<'_, Life>> {
-        let life = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        self.check_open(*life)?;
-        Ok(life)
+    pub(crate) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let inside = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        self.check_open()?;
+        Ok(inside)
     }
 
     /// Waits for all gathers and appends and keeps new ones out.
-    fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, Life>> {
-        let life = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        self.check_open(*life)?;
-        Ok(life)
+    fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
+        let inside = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.check_open()?;
+        Ok(inside)
     }
 
-    fn check_open(&self, life: Life) -> Result<()> {
-        match life {
-            Life::Open => Ok(()),
-            Life::Closed => Err(Error::Closed { path: self.path.clone() }),
-        }
+    fn check_open(&self) -> Result<()> {
+        if self.is_closed() { Err(Error::Closed { path: self.path.clone() }) } else { Ok(()) }
     }
 
     /// The one writer of this store, when its turn comes.
@@ -226,7 +219,7 @@ impl Storage {
 
     /// Makes everything that was appended or deleted durable.
     pub(crate) fn sync(&self) -> Result<()> {
-        let _life = self.enter()?;
+        let _inside = self.enter()?;
         let mut writer = self.writer()?;
         self.sync_as(&mut writer)
     }
@@ -247,7 +240,7 @@ impl Storage {
     pub(crate) fn stats(&self) -> Result<Stats> {
         /// Locations that are looked at together.
         const BATCH: u64 = 64 << 10;
-        let _life = self.enter()?;
+        let _inside = self.enter()?;
         let frontier = self.frontier();
         let mut live_bytes = 0;
         let mut first = 0;
@@ -266,12 +259,8 @@ impl Storage {
     /// Waits for what is under way, makes a writer's changes durable, and lets go of the files.
     /// A second close does nothing. Whatever a sync says, the store is closed afterwards.
     pub(crate) fn close(&self) -> Result<()> {
-        let mut life = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        if *life == Life::Closed {
-            return Ok(());
-        }
-        *life = Life::Closed;
-        self.let_go()
+        let _inside = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if self.closed.swap(true, Ordering::AcqRel) { Ok(()) } else { self.let_go() }
     }
 
     fn let_go(&self) -> Result<()> {
@@ -309,8 +298,7 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        let life = *self.gate.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if life == Life::Open
+        if !self.is_closed()
             && let Err(error) = self.let_go()
         {
             log::error!("closing {} when it was dropped: {error}", self.path.display());

@@ -49,7 +49,7 @@ fn run(seed: u64, dense: bool, codec: Codec, capacity: Capacity) {
             }
             _ if !model.is_empty() => {
                 let indices: Vec<u64> =
-                    (0..1 + random.below(40)).map(|_| random.below(model.len()) as u64).collect();
+                    (0..=random.below(40)).map(|_| random.below(model.len()) as u64).collect();
                 let wanted: Vec<_> = indices.iter().map(|i| model[*i as usize].clone()).collect();
                 assert_eq!(store.gather(&indices).unwrap(), wanted, "seed {seed} step {step}");
             }

@@ -89,7 +89,7 @@ fn bytes_up_to(records: &[Live], limit: u64) -> u64 {
 impl Storage {
     /// Moves the live records together and gives back the space behind them.
     pub(crate) fn compact(&self) -> Result<()> {
-        let _life = self.enter_alone()?;
+        let _inside = self.enter_alone()?;
         let mut writer = self.writer()?;
         self.sync_as(&mut writer)?;
         self.reorders.fetch_add(1, Ordering::AcqRel);

@@ -16,7 +16,7 @@ impl Storage {
         holes.sort_unstable_by(|a, b| b.cmp(a));
         holes.dedup();
 
-        let _life = self.enter_alone()?;
+        let _inside = self.enter_alone()?;
         let mut writer = self.writer()?;
         let frontier = self.frontier();
         let Some(&highest) = holes.first() else { return Ok(()) };

@@ -3,10 +3,10 @@
 use std::fs::TryLockError;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 
-use super::{Access, Chunks, Life, Mode, Options, Storage};
+use super::{Access, Chunks, Mode, Options, Storage};
 use crate::backend;
 use crate::codec::{Codec, DICTIONARY_BYTES_MAX, Dictionary};
 use crate::error::{Error, Result};
@@ -61,7 +61,8 @@ impl Storage {
             process: std::process::id(),
             published: Mutex::new(frontier),
             reorders: AtomicU64::new(0),
-            gate: RwLock::new(Life::Open),
+            gate: RwLock::new(()),
+            closed: AtomicBool::new(false),
         };
         Ok((storage, identity))
     }
