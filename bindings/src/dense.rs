@@ -80,13 +80,10 @@ impl DenseStore {
         })?;
         let codec = Codec::from_name(codec).to_python(py)?;
         let dictionary = dict_bytes.map(bytes_of).transpose()?;
-        let made = py.detach(|| {
-            Handle::new(path, &Options::default(), |path, options| {
-                let dictionary = dictionary.as_deref();
-                Engine::create(path, identity, &item_shape, codec, dictionary, options)
-            })
-        });
-        Ok(Self { handle: made.to_python(py)?, dtype: dtype.unbind(), item_shape })
+        let handle = Handle::new(py, path, &Options::default(), |path, options| {
+            Engine::create(path, identity, &item_shape, codec, dictionary.as_deref(), options)
+        })?;
+        Ok(Self { handle, dtype: dtype.unbind(), item_shape })
     }
 
     /// Open a store.
@@ -120,7 +117,7 @@ impl DenseStore {
         let mode = Mode::from_name(mode).to_python(py)?;
         let io = Backend::from_name(io).to_python(py)?;
         let options = Options { mode, io, ..Options::default() };
-        let handle = py.detach(|| Handle::new(path, &options, Engine::open)).to_python(py)?;
+        let handle = Handle::new(py, path, &options, Engine::open)?;
         let store = handle.store().to_python(py)?;
         let dtype = from_identity(py, store.dtype())
             .map_err(|cause| crate::handle::bad_identity(py, &handle.path, cause))?;

@@ -15,6 +15,9 @@ use ringloader_engine::runtime::Backend;
 use ringloader_engine::storage::{Mode, Options};
 use ringloader_engine::{DenseStore, Error, RaggedStore, Result};
 
+use crate::errors::ToPython;
+use crate::runtime::announce_stand_in;
+
 /// What both kinds of store can do.
 pub(crate) trait EngineStore: Send + Sync + Sized {
     fn open(path: &Path, options: &Options) -> Result<Self>;
@@ -81,6 +84,16 @@ pub(crate) struct Handle<S> {
 impl<S: EngineStore> Handle<S> {
     /// Holds what `open` gives for `path`.
     pub(crate) fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        options: &Options,
+        open: impl FnOnce(&Path, &Options) -> Result<S> + Send,
+    ) -> PyResult<Self> {
+        announce_stand_in(py)?;
+        py.detach(|| Self::hold(path, options, open)).to_python(py)
+    }
+
+    fn hold(
         path: PathBuf,
         options: &Options,
         open: impl FnOnce(&Path, &Options) -> Result<S>,

@@ -35,7 +35,7 @@ pub(crate) fn select(index: &Bound<'_, PyAny>, length: u64, path: &Path) -> PyRe
         return within.slice(slice);
     }
     if let Ok(array) = index.cast::<PyUntypedArray>() {
-        return within.array(array);
+        return within.array(array, index);
     }
     if index.is_instance_of::<PyInt>() && !index.is_instance_of::<PyBool>() {
         return within.scalar(index);
@@ -47,7 +47,7 @@ pub(crate) fn select(index: &Bound<'_, PyAny>, length: u64, path: &Path) -> PyRe
     if !is_container && !index.is_instance_of::<PyBool>() && index.hasattr("__index__")? {
         return within.scalar(&index.call_method0("__index__")?);
     }
-    within.array(&array::as_array(py, index).map_err(|_| unsupported(index))?)
+    within.array(&array::as_array(py, index).map_err(|_| unsupported(index))?, index)
 }
 
 struct Within<'a> {
@@ -72,7 +72,12 @@ impl Within<'_> {
         Ok(Selection::Many((0..count).map(at).collect()))
     }
 
-    fn array(&self, array: &Bound<'_, PyUntypedArray>) -> PyResult<Selection> {
+    /// What `array` selects, which `given` was made into.
+    fn array(
+        &self,
+        array: &Bound<'_, PyUntypedArray>,
+        given: &Bound<'_, PyAny>,
+    ) -> PyResult<Selection> {
         let py = array.py();
         let kind = array.dtype().kind();
         match (array.ndim(), kind) {
@@ -88,7 +93,7 @@ impl Within<'_> {
             (1, b'b') => self.mask(array),
             // numpy makes an empty list an array of floats.
             (1, b'f') if array.is_empty() => Ok(Selection::Many(Vec::new())),
-            (0 | 1, _) => Err(unsupported(array)),
+            (0 | 1, _) => Err(unsupported(given)),
             (axes, _) => Err(PyIndexError::new_err(format!(
                 "an index array must have one axis and this one has {axes}"
             ))),

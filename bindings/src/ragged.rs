@@ -74,12 +74,10 @@ impl RaggedStore {
         let identity = to_identity(&dtype)?;
         let codec = Codec::from_name(codec).to_python(py)?;
         let dictionary = dict_bytes.map(bytes_of).transpose()?;
-        let made = py.detach(|| {
-            Handle::new(path, &Options::default(), |path, options| {
-                Engine::create(path, identity, codec, dictionary.as_deref(), options)
-            })
-        });
-        Ok(Self { handle: made.to_python(py)?, dtype: dtype.unbind() })
+        let handle = Handle::new(py, path, &Options::default(), |path, options| {
+            Engine::create(path, identity, codec, dictionary.as_deref(), options)
+        })?;
+        Ok(Self { handle, dtype: dtype.unbind() })
     }
 
     /// Open a store.
@@ -113,7 +111,7 @@ impl RaggedStore {
         let mode = Mode::from_name(mode).to_python(py)?;
         let io = Backend::from_name(io).to_python(py)?;
         let options = Options { mode, io, ..Options::default() };
-        let handle = py.detach(|| Handle::new(path, &options, Engine::open)).to_python(py)?;
+        let handle = Handle::new(py, path, &options, Engine::open)?;
         let dtype = from_identity(py, handle.store().to_python(py)?.dtype())
             .map_err(|cause| crate::handle::bad_identity(py, &handle.path, cause))?;
         Ok(Self { handle, dtype: dtype.unbind() })

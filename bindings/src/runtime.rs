@@ -3,6 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use ringloader_engine::PerProcess;
 use ringloader_engine::codec;
 use ringloader_engine::runtime::{self, Backend, Config};
 
@@ -61,6 +62,22 @@ pub(crate) fn engine_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     dict.set_item("cores", info.cores)?;
     dict.set_item("pool_idle_bytes", info.pool_idle_bytes)?;
     Ok(dict)
+}
+
+/// Tells the log, once for each process, if io_uring is refused.
+pub(crate) fn announce_stand_in(py: Python<'_>) -> PyResult<()> {
+    static TOLD: PerProcess<()> = PerProcess::new();
+    if TOLD.get().is_some() {
+        return Ok(());
+    }
+    TOLD.get_or_init(|| ());
+    let info = py.detach(runtime::info).to_python(py)?;
+    if info.io_stands_in {
+        let text = format!("reading with {} threads instead: {}", info.io.name(), info.io_reason);
+        let logger = py.import("logging")?.call_method1("getLogger", ("ringloader",))?;
+        logger.call_method1("warning", (text,))?;
+    }
+    Ok(())
 }
 
 /// Train a dictionary of at most `size` bytes on samples that lie one behind the other.

@@ -43,23 +43,31 @@ pub(crate) fn require(backend: Option<Backend>) -> Result<()> {
     }
 }
 
+/// A backend, and why that one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) backend: Backend,
+    pub(crate) reason: String,
+    /// Whether it stands in for a better one that this system has and refuses.
+    pub(crate) stands_in: bool,
+}
+
 /// The backend to use where nothing else was asked for a store, and why that one.
-pub(crate) fn choose(asked: Option<Backend>) -> Result<(Backend, String), String> {
-    let uring = ringloader_uring::probe();
-    match (asked, uring) {
-        (Some(Backend::Pread), _) => {
-            Ok((Backend::Pread, "asked for by configure or RINGLOADER_IO".into()))
+pub(crate) fn choose(asked: Option<Backend>) -> Result<Choice, String> {
+    let chosen = |backend, reason| Ok(Choice { backend, reason, stands_in: false });
+    if asked == Some(Backend::Pread) {
+        return chosen(Backend::Pread, "asked for by configure or RINGLOADER_IO".into());
+    }
+    match (asked, ringloader_uring::probe()) {
+        (Some(_), Err(why)) => Err(format!("io='uring' is not available: {why}")),
+        (Some(_), Ok(features)) => {
+            chosen(Backend::Uring, format!("asked for by configure or RINGLOADER_IO; {features}"))
         }
-        (Some(Backend::Uring), Err(why)) => Err(format!("io='uring' is not available: {why}")),
-        (Some(Backend::Uring), Ok(features)) => {
-            Ok((Backend::Uring, format!("asked for by configure or RINGLOADER_IO; {features}")))
-        }
-        (None, Ok(features)) => Ok((Backend::Uring, format!("io_uring works here; {features}"))),
-        (None, Err(why)) => {
-            if cfg!(target_os = "linux") {
-                log::warn!("io_uring cannot be used, reading with pread instead: {why}");
-            }
-            Ok((Backend::Pread, format!("io_uring cannot be used: {why}")))
-        }
+        (None, Ok(features)) => chosen(Backend::Uring, format!("io_uring works here, {features}")),
+        (None, Err(why)) => Ok(Choice {
+            backend: Backend::Pread,
+            reason: format!("io_uring cannot be used: {why}"),
+            stands_in: cfg!(target_os = "linux"),
+        }),
     }
 }

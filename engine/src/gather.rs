@@ -201,7 +201,7 @@ impl Fetcher<'_> {
     fn backend(&self) -> (Backend, bool) {
         match self.storage.io() {
             Some(asked) => (asked, false),
-            None => (self.engine.backend, true),
+            None => (self.engine.backend(), true),
         }
     }
 

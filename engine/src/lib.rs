@@ -53,4 +53,4 @@ mod table;
 pub use dense::DenseStore;
 pub use error::{Error, Result};
 pub use ragged::{RaggedBatch, RaggedLayout, RaggedRecord, RaggedStore};
-pub use ringloader_fallback::{Span, SpanMut};
+pub use ringloader_fallback::{PerProcess, Span, SpanMut};

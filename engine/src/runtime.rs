@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ringloader_fallback::PerProcess;
 
-use crate::backend;
 pub use crate::backend::Backend;
+use crate::backend::{self, Choice};
 use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::pool::Pool;
@@ -36,6 +36,9 @@ pub struct Info {
     pub io: Backend,
     /// Why that one.
     pub io_reason: String,
+    /// Whether it stands in for `io_uring`, which this Linux refuses: the reason says what to
+    /// change.
+    pub io_stands_in: bool,
     /// Worker threads.
     pub workers: usize,
     /// Whether they are pinned.
@@ -49,8 +52,7 @@ pub struct Info {
 /// The engine of this process.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    pub(crate) backend: Backend,
-    backend_reason: String,
+    choice: Choice,
     pub(crate) executor: Executor,
     pub(crate) pool: Arc<Pool>,
 }
@@ -85,8 +87,9 @@ pub fn configure(config: Config) -> Result<()> {
 pub fn info() -> Result<Info> {
     let engine = engine()?;
     Ok(Info {
-        io: engine.backend,
-        io_reason: engine.backend_reason.clone(),
+        io: engine.choice.backend,
+        io_reason: engine.choice.reason.clone(),
+        io_stands_in: engine.choice.stands_in,
         workers: engine.executor.workers(),
         pinned: engine.executor.pinned(),
         cores: engine.executor.cores().to_vec(),
@@ -105,6 +108,11 @@ pub(crate) fn engine() -> Result<&'static Engine> {
 }
 
 impl Engine {
+    /// The backend of stores that were opened without a choice.
+    pub(crate) fn backend(&self) -> Backend {
+        self.choice.backend
+    }
+
     fn new() -> Result<Self, String> {
         let set = *CONFIG.lock().unwrap_or_else(PoisonError::into_inner);
         let config = Config {
@@ -118,12 +126,10 @@ impl Engine {
                 .flatten(),
             },
         };
-        let (backend, backend_reason) = backend::choose(config.io)?;
-        log::debug!("reading through {}: {backend_reason}", backend.name());
+        let choice = backend::choose(config.io)?;
         Ok(Self {
-            backend,
-            backend_reason,
-            executor: Executor::new(config.workers, config.pin.unwrap_or(true), backend),
+            executor: Executor::new(config.workers, config.pin.unwrap_or(true), choice.backend),
+            choice,
             pool: Arc::default(),
         })
     }

@@ -3,6 +3,7 @@
 import errno
 import gc
 import json
+import logging
 import multiprocessing
 import os
 import sys
@@ -192,6 +193,10 @@ def read_without_io_uring(path, error):
     if not refuse_io_uring(error):
         print(json.dumps("not possible"))
         return
+    logged = []
+    handler = logging.Handler()
+    handler.emit = lambda record: logged.append([record.levelname, record.getMessage()])
+    logging.getLogger("ringloader").addHandler(handler)
     kind = Kind("zstd", "dense")
     with kind.open(path, mode="r") as store:
         same_records = check_records(store, kind, 64) == "r"
@@ -204,6 +209,7 @@ def read_without_io_uring(path, error):
                 "io_reason": info["io_reason"],
                 "same_records": same_records,
                 "forced": [forced.name, forced.code, forced.text],
+                "logged": logged,
             }
         )
     )

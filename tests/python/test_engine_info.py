@@ -232,6 +232,8 @@ def test_a_refused_ring_falls_back_to_pread_and_says_why(error, tmp_path):
     assert found["same_records"]
     reason = {"EPERM": "not permitted", "ENOSYS": "not implemented"}[error]
     assert reason in found["io_reason"]
+    assert [level for level, _ in found["logged"]] == ["WARNING"], "it is told once"
+    assert reason in found["logged"][0][1]
     name, code, message = found["forced"]
     assert (name, code) == ("ZrecordError", -2)
     assert reason in message
