@@ -53,7 +53,8 @@ pub(crate) struct Executor {
     shared: Arc<Shared>,
     cores: Vec<usize>,
     pin: bool,
-    started: OnceLock<()>,
+    /// How many workers run; they are started by the first batch that asks for help.
+    started: OnceLock<usize>,
 }
 
 #[derive(Debug)]
@@ -142,7 +143,7 @@ impl Executor {
 
     /// Wakes idle workers for `batch`, those on other cores than this one first.
     fn call(&self, batch: &Arc<Batch>, helpers: usize) {
-        self.started.get_or_init(|| self.start());
+        let helpers = helpers.min(*self.started.get_or_init(|| self.start()));
         let here = current_core();
         let workers = &self.shared.workers;
         let elsewhere =
@@ -154,26 +155,26 @@ impl Executor {
         elsewhere.filter(|worker| worker.wake()).take(helpers).for_each(drop);
     }
 
-    fn start(&self) {
-        for number in 0..self.workers() {
-            let shared = Arc::clone(&self.shared);
-            let started = thread::Builder::new()
+    /// Starts the workers and says how many run.
+    fn start(&self) -> usize {
+        let start = |number: &usize| {
+            let (number, shared) = (*number, Arc::clone(&self.shared));
+            let thread = thread::Builder::new()
                 .name(format!("ringloader-{number}"))
-                .spawn(move || shared.work(number));
-            match started {
-                Ok(handle) => {
-                    let _ = self.shared.workers[number].thread.set(handle.thread().clone());
-                }
+                .spawn(move || shared.work(number))
                 // Callers work on their own batches, so fewer workers are only slower.
-                Err(e) => log::warn!("cannot start worker {number}: {e}"),
-            }
-        }
+                .inspect_err(|error| log::warn!("cannot start worker {number}: {error}"));
+            thread.is_ok_and(|handle| {
+                self.shared.workers[number].thread.set(handle.thread().clone()).is_ok()
+            })
+        };
+        (0..self.workers()).filter(start).count()
     }
 }
 
 impl Worker {
     fn wake(&self) -> bool {
-        let was_idle = self.idle.swap(false, Ordering::AcqRel);
+        let was_idle = self.idle.swap(false, Ordering::SeqCst);
         if was_idle && let Some(thread) = self.thread.get() {
             thread.unpark();
         }
