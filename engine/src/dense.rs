@@ -15,6 +15,10 @@ use crate::runtime::take_buffer;
 use crate::storage::{Blueprint, Options, Storage};
 use crate::store::store_methods;
 
+/// Records that are located and planned at a time: no batch for training is larger, and a slice
+/// of a whole store needs no more memory than this for its plan.
+const PLANNED_RECORDS: usize = 64 << 10;
+
 /// A store of records of one dtype and one shape.
 ///
 /// All methods take `&self` and may be called from many threads: gathers and one appender run
@@ -121,16 +125,22 @@ impl DenseStore {
     /// # Errors
     /// As [`gather`](Self::gather), and [`Error::BufferTooSmall`] if the size differs.
     pub fn gather_into<'a>(&self, indices: &[u64], dst: impl Into<SpanMut<'a>>) -> Result<()> {
-        let dst = dst.into();
+        let mut dst = dst.into();
         let need = indices.len() as u128 * u128::from(self.record_bytes);
         if dst.len() as u128 != need {
             let need = u64::try_from(need).unwrap_or(u64::MAX);
             return Err(Error::BufferTooSmall { need, got: dst.len() as u64 });
         }
         let _inside = self.storage.enter()?;
-        let located = gather::locate(&self.storage, indices, Some(self.record_bytes))?;
-        let slots = Slots::uniform(dst, self.record_bytes());
-        gather::fetch(&self.storage, indices, &located, slots)
+        let mut filled = 0;
+        for part in indices.chunks(PLANNED_RECORDS) {
+            let end = filled + part.len() * self.record_bytes();
+            let located = gather::locate(&self.storage, part, Some(self.record_bytes))?;
+            let slots = Slots::uniform(dst.slice_mut(filled..end), self.record_bytes());
+            gather::fetch(&self.storage, part, &located, slots)?;
+            filled = end;
+        }
+        Ok(())
     }
 }
 

@@ -84,3 +84,17 @@ fn any_sequence_of_operations_keeps_the_records() {
         }
     }
 }
+
+#[test]
+fn a_batch_larger_than_a_plan_is_gathered_in_order() {
+    let directory = common::directory();
+    let path = directory.path().join("store");
+    let options = options(Capacity::FORMAT, &Fs::default());
+    let store = Store::create(&path, true, Codec::Raw, &options).unwrap();
+    let all = records(&mut Random::new(8), true, 1000);
+    store.append(&all).unwrap();
+    let indices: Vec<u64> = (0..150_000).map(|i| i * 7919 % 1000).collect();
+    let found = store.gather(&indices).unwrap();
+    assert!(found.iter().zip(&indices).all(|(record, i)| *record == all[*i as usize]));
+    assert_eq!(found.len(), indices.len());
+}

@@ -11,7 +11,7 @@ use crate::backend;
 use crate::codec::{Codec, DICTIONARY_BYTES_MAX, Dictionary};
 use crate::error::{Error, Result};
 use crate::file::{Fs, StoreFile};
-use crate::format::names;
+use crate::format::{Frontier, names};
 use crate::identity::{IDENTITY_BYTES_MAX, Identity};
 use crate::table::{Table, missing};
 
@@ -33,13 +33,7 @@ impl Storage {
         let frontier = header.frontier;
 
         let chunks = Chunks::new(path, fs, writable);
-        let tail = chunks.get(frontier.tail_chunk)?;
-        if !tail.reaches(u64::from(frontier.tail_offset))? {
-            return Err(Error::invalid(
-                tail.file.path(),
-                format!("it ends before byte {}, the header's frontier", frontier.tail_offset),
-            ));
-        }
+        check_tail(&chunks, &frontier)?;
         let table = Table::new(path, fs, writable, options.capacity);
         table.check_length(frontier.length)?;
 
@@ -90,6 +84,16 @@ fn check_directory(path: &Path) -> Result<()> {
         return Err(Error::invalid(path, "the directory has no meta.zr"));
     }
     Ok(())
+}
+
+/// Checks that the last chunk is as long as the header says.
+fn check_tail(chunks: &Chunks, frontier: &Frontier) -> Result<()> {
+    let tail = chunks.get(frontier.tail_chunk)?;
+    if tail.reaches(u64::from(frontier.tail_offset))? {
+        return Ok(());
+    }
+    let reason = format!("it ends before byte {}, the header's frontier", frontier.tail_offset);
+    Err(Error::invalid(tail.file.path(), reason))
 }
 
 /// Locks the store as long as `meta` is open: readers share, a writer is alone.
