@@ -14,7 +14,7 @@ use ringloader_engine::storage::{Mode, Options};
 
 use crate::array::{self, Memory};
 use crate::dtype::{from_identity, to_identity};
-use crate::errors::ToPython;
+use crate::errors::{ToPython, detached};
 use crate::handle::{Handle, bytes_of, path_of};
 use crate::index::{Selection, select};
 use crate::iteration::RecordIterator;
@@ -159,7 +159,7 @@ impl DenseStore {
         let store = self.handle.store().to_python(py)?;
         let records = self.rows(records)?;
         let bytes = array::span(&records);
-        py.detach(|| store.append(bytes)).to_python(py)
+        detached(py, || store.append(bytes))
     }
 
     /// One record, ``(*item_shape)``, or a batch, ``(n, *item_shape)``.
@@ -233,7 +233,7 @@ impl DenseStore {
         let target = self.check_out(out, indices.len())?;
         let store = self.handle.store().to_python(py)?;
         let memory = array::span_mut(target);
-        py.detach(|| store.gather_into(&indices, memory)).to_python(py)?;
+        detached(py, || store.gather_into(&indices, memory))?;
         Ok(out.clone())
     }
 
@@ -260,7 +260,7 @@ impl DenseStore {
 impl DenseStore {
     fn fetch(&self, py: Python<'_>, indices: &[u64]) -> PyResult<Buffer> {
         let store = self.handle.store().to_python(py)?;
-        py.detach(|| store.gather(indices)).to_python(py)
+        detached(py, || store.gather(indices))
     }
 
     fn batch<'py>(&self, py: Python<'py>, indices: &[u64]) -> PyResult<Bound<'py, PyAny>> {

@@ -81,11 +81,24 @@ fn plain_name(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<String> {
 /// The dtype that was persisted as `identity`.
 ///
 /// Raises `ImportError` for an extension type without its package, `ValueError` or `TypeError`
-/// for what numpy does not know.
+/// for what numpy does not know, or knows with another size.
 pub(crate) fn from_identity<'py>(
     py: Python<'py>,
     identity: &Dtype,
 ) -> PyResult<Bound<'py, PyArrayDescr>> {
+    let dtype = build(py, identity)?;
+    let bytes = identity.item_bytes().map_err(PyValueError::new_err)?;
+    // Arrays are made over memory that the engine has measured with its own size.
+    if dtype.itemsize() as u64 != bytes {
+        return Err(PyValueError::new_err(format!(
+            "{dtype} has {} bytes here, and {bytes} in the store",
+            dtype.itemsize()
+        )));
+    }
+    Ok(dtype)
+}
+
+fn build<'py>(py: Python<'py>, identity: &Dtype) -> PyResult<Bound<'py, PyArrayDescr>> {
     match identity {
         Dtype::Plain(name) if EXTENSION_DTYPES.iter().any(|(known, _)| known == name) => {
             extension(py, name)
@@ -116,7 +129,7 @@ fn structured<'py>(py: Python<'py>, fields: &[Field]) -> PyResult<Bound<'py, PyA
             Field::Scalar(name, dtype) => (name, dtype, None),
             Field::Array(name, dtype, shape) => (name, dtype, Some(shape)),
         };
-        let base = from_identity(py, dtype)?;
+        let base = build(py, dtype)?;
         let full = match shape {
             None => base,
             Some(shape) => PyArrayDescr::new(py, (base, PyTuple::new(py, shape)?))?,

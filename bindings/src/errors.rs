@@ -1,5 +1,6 @@
 //! The one place where engine errors become Python exceptions.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use pyo3::exceptions::{PyFileNotFoundError, PyRuntimeError, PyValueError};
@@ -49,6 +50,21 @@ fn raise(
         .and_then(|class| class.call1((code, text)))
         .map(PyErr::from_value);
     raised.unwrap_or_else(|import_failed| import_failed)
+}
+
+/// Calls the engine without the GIL. A panic there is a bug, and an exception like any other.
+pub(crate) fn detached<T: Send>(
+    py: Python<'_>,
+    call: impl FnOnce() -> ringloader_engine::Result<T> + Send,
+) -> PyResult<T> {
+    let called = py.detach(|| {
+        catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).into()));
+            Err(Error::Internal(text.unwrap_or_else(|| "a panic".into())))
+        })
+    });
+    called.to_python(py)
 }
 
 /// Adds the Python boundary to the engine's results.

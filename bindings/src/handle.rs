@@ -15,7 +15,7 @@ use ringloader_engine::runtime::Backend;
 use ringloader_engine::storage::{Mode, Options};
 use ringloader_engine::{DenseStore, Error, RaggedStore, Result};
 
-use crate::errors::ToPython;
+use crate::errors::detached;
 use crate::runtime::announce_stand_in;
 
 /// What both kinds of store can do.
@@ -90,7 +90,7 @@ impl<S: EngineStore> Handle<S> {
         open: impl FnOnce(&Path, &Options) -> Result<S> + Send,
     ) -> PyResult<Self> {
         announce_stand_in(py)?;
-        py.detach(|| Self::hold(path, options, open)).to_python(py)
+        detached(py, || Self::hold(path, options, open))
     }
 
     fn hold(
@@ -257,7 +257,7 @@ macro_rules! common_methods {
             fn delete(&self, py: Python<'_>, idx: &Bound<'_, PyAny>) -> PyResult<()> {
                 let indices = self.select(py, idx)?.into_indices();
                 let store = self.handle.store().to_python(py)?;
-                py.detach(|| store.delete(&indices)).to_python(py)
+                detached(py, || store.delete(&indices))
             }
 
             /// Give the bytes of deleted records back, in place. Indices stay as they are.
@@ -266,7 +266,7 @@ macro_rules! common_methods {
             /// of memory for each record.
             fn compact(&self, py: Python<'_>) -> PyResult<()> {
                 let store = self.handle.store().to_python(py)?;
-                py.detach(|| store.compact()).to_python(py)
+                detached(py, || store.compact())
             }
 
             /// Records and bytes, from a pass over the record table.
@@ -278,7 +278,7 @@ macro_rules! common_methods {
             ///     ``reclaimable``, the difference, an upper bound of what `compact` frees.
             fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
                 let store = self.handle.store().to_python(py)?;
-                let stats = py.detach(|| store.stats()).to_python(py)?;
+                let stats = detached(py, || store.stats())?;
                 let dict = PyDict::new(py);
                 dict.set_item("records", stats.records)?;
                 dict.set_item("live_bytes", stats.live_bytes)?;
@@ -290,14 +290,14 @@ macro_rules! common_methods {
             /// Make all completed appends and deletes outlive a power loss.
             fn sync(&self, py: Python<'_>) -> PyResult<()> {
                 let store = self.handle.store().to_python(py)?;
-                py.detach(|| store.sync()).to_python(py)
+                detached(py, || store.sync())
             }
 
             /// Wait for calls that are under way, sync what was written, and release the files and the lock.
             ///
             /// Closing again does nothing. Arrays that were gathered stay valid.
             fn close(&self, py: Python<'_>) -> PyResult<()> {
-                py.detach(|| self.handle.close()).to_python(py)
+                detached(py, || self.handle.close())
             }
 
             fn __enter__(slf: PyRef<'_, Self>) -> PyResult<PyRef<'_, Self>> {

@@ -10,13 +10,11 @@ use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyMemoryView, PyTuple, P
 use ringloader_engine::codec::Codec;
 use ringloader_engine::runtime::Backend;
 use ringloader_engine::storage::{Mode, Options};
-use ringloader_engine::{
-    Error, RaggedBatch, RaggedLayout, RaggedRecord, RaggedStore as Engine, Span,
-};
+use ringloader_engine::{RaggedBatch, RaggedLayout, RaggedRecord, RaggedStore as Engine, Span};
 
 use crate::array::{self, Memory};
 use crate::dtype::{from_identity, to_identity};
-use crate::errors::ToPython;
+use crate::errors::{ToPython, detached};
 use crate::handle::{Handle, bytes_of, path_of};
 use crate::index::{Selection, select};
 use crate::iteration::RecordIterator;
@@ -154,7 +152,7 @@ impl RaggedStore {
             .zip(&shapes)
             .map(|(held, shape)| RaggedRecord { shape, payload: held.payload() })
             .collect();
-        py.detach(|| store.append(&batch)).to_python(py)
+        detached(py, || store.append(&batch))
     }
 
     /// One record as an array of its own shape, or a list of records.
@@ -221,7 +219,7 @@ impl RaggedStore {
         let target = check_out(out)?;
         let store = self.handle.store().to_python(py)?;
         let memory = array::span_mut(target);
-        let layout = py.detach(|| store.gather_into(&indices, memory)).to_python(py)?;
+        let layout = detached(py, || store.gather_into(&indices, memory))?;
         self.arrays(py, &Memory::of_array(target), &layout)
     }
 
@@ -262,13 +260,11 @@ impl RaggedStore {
         static RAGGED_BATCH: PyOnceLock<Py<PyType>> = PyOnceLock::new();
         let indices = self.select(py, idx)?.into_indices();
         let store = self.handle.store().to_python(py)?;
-        let (batch, bytes) = py
-            .detach(|| {
-                let mut batch = store.gather(&indices)?;
-                let bytes = batch.pack();
-                Ok::<_, Error>((batch, bytes))
-            })
-            .to_python(py)?;
+        let (batch, bytes) = detached(py, || {
+            let mut batch = store.gather(&indices)?;
+            let bytes = batch.pack();
+            Ok((batch, bytes))
+        })?;
         let RaggedBatch { buffer, layout } = batch;
         let dtype = self.dtype.bind(py);
         let item_bytes = dtype.itemsize();
@@ -296,7 +292,7 @@ impl RaggedStore {
 impl RaggedStore {
     fn list<'py>(&self, py: Python<'py>, indices: &[u64]) -> PyResult<Bound<'py, PyList>> {
         let store = self.handle.store().to_python(py)?;
-        let RaggedBatch { buffer, layout } = py.detach(|| store.gather(indices)).to_python(py)?;
+        let RaggedBatch { buffer, layout } = detached(py, || store.gather(indices))?;
         if layout.is_empty() {
             return Ok(PyList::empty(py));
         }

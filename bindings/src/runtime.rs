@@ -7,7 +7,7 @@ use ringloader_engine::PerProcess;
 use ringloader_engine::codec;
 use ringloader_engine::runtime::{self, Backend, Config};
 
-use crate::errors::ToPython;
+use crate::errors::{ToPython, detached};
 
 /// Set how the engine of this process will be made; call it before the first store is used.
 ///
@@ -53,7 +53,7 @@ pub(crate) fn configure(
 ///     ``cores``, which the process may use; ``pool_idle_bytes``, batch memory kept for the next batch.
 #[pyfunction]
 pub(crate) fn engine_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    let info = py.detach(runtime::info).to_python(py)?;
+    let info = detached(py, runtime::info)?;
     let dict = PyDict::new(py);
     dict.set_item("io", info.io.name())?;
     dict.set_item("io_reason", info.io_reason)?;
@@ -71,7 +71,7 @@ pub(crate) fn announce_stand_in(py: Python<'_>) -> PyResult<()> {
         return Ok(());
     }
     TOLD.get_or_init(|| ());
-    let info = py.detach(runtime::info).to_python(py)?;
+    let info = detached(py, runtime::info)?;
     if info.io_stands_in {
         let text = format!("reading with {} threads instead: {}", info.io.name(), info.io_reason);
         let logger = py.import("logging")?.call_method1("getLogger", ("ringloader",))?;
@@ -92,6 +92,6 @@ pub(crate) fn train_dictionary<'py>(
         return Err(PyValueError::new_err("train_dict needs at least one record"));
     }
     let samples = samples.as_bytes();
-    let trained = py.detach(|| codec::train_dictionary(samples, &lengths, size)).to_python(py)?;
+    let trained = detached(py, || codec::train_dictionary(samples, &lengths, size))?;
     Ok(PyBytes::new(py, &trained))
 }

@@ -26,6 +26,9 @@ const TABLE_RECORDS: usize = 64 << 10;
 const SHARD_BYTES: u64 = 256 << 10;
 /// Shards for each thread that are compressed between two writes.
 const SHARDS_PER_THREAD: usize = 4;
+/// Record bytes that are compressed between two writes, unless a single record has more: what an
+/// append of huge records may hold in memory.
+const ROUND_BYTES_MAX: u64 = 256 << 20;
 
 /// Records to append, as bytes.
 pub(crate) trait Source: Sync {
@@ -276,13 +279,15 @@ fn write_compressed(storage: &Storage, source: &dyn Source, placer: &mut Placer<
 /// Ranges of records, from `next` on, for at most `count` shards.
 fn shard_ranges(source: &dyn Source, next: &mut usize, count: usize) -> Vec<Range<usize>> {
     let mut ranges = Vec::with_capacity(count);
-    while *next < source.len() && ranges.len() < count {
+    let mut round_bytes = 0;
+    while *next < source.len() && ranges.len() < count && round_bytes < ROUND_BYTES_MAX {
         let start = *next;
         let mut bytes = 0;
         while *next < source.len() && bytes < SHARD_BYTES {
             bytes += source.record_bytes(*next);
             *next += 1;
         }
+        round_bytes += bytes;
         ranges.push(start..*next);
     }
     ranges

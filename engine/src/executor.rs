@@ -34,16 +34,16 @@ thread_local! {
     static CALLER: RefCell<Option<(u32, Context)>> = const { RefCell::new(None) };
 }
 
-/// Calls `work` with this thread's context.
+/// Calls `work` with this thread's context. If it panics, the context is not used again.
 pub(crate) fn with_context<R>(work: impl FnOnce(&mut Context) -> R) -> R {
     CALLER.with_borrow_mut(|slot| {
         // A forked child must not touch a ring that it shares with its parent.
         let process = std::process::id();
-        let (_, context) = match slot {
-            Some((owner, _)) if *owner == process => slot.as_mut().expect("it was just matched"),
-            _ => slot.insert((process, Context::default())),
-        };
-        work(context)
+        let kept = slot.take().filter(|(owner, _)| *owner == process);
+        let mut context = kept.map(|(_, context)| context).unwrap_or_default();
+        let done = work(&mut context);
+        *slot = Some((process, context));
+        done
     })
 }
 

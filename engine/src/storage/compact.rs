@@ -19,6 +19,10 @@ use crate::format::{Capacity, Frontier, Location};
 /// width of the gap that records slide over, and so what is copied to the end at most to widen it.
 const SLIDE_BYTES_MAX: u64 = 64 << 20;
 
+/// Locations that are read and checked at a time, so that a damaged table is found out before
+/// all of it is in memory.
+const TABLE_RECORDS: u64 = 64 << 10;
+
 /// A live record and its place in the table.
 #[derive(Debug, Clone, Copy)]
 struct Live {
@@ -120,13 +124,16 @@ impl Storage {
     /// Every record in the order of its place on disk.
     fn live_records(&self) -> Result<Vec<Live>> {
         let frontier = self.frontier();
-        let locations = self.table.read(0, frontier.length as usize)?;
-        let mut records = Vec::with_capacity(locations.len());
-        for (index, location) in (0..).zip(locations) {
-            location.check(self.codec, &frontier, &self.capacity).map_err(|reason| {
-                Error::BadLocation { path: self.path.clone(), record: index, reason }
-            })?;
-            records.push(Live { location, index });
+        let mut records = Vec::new();
+        while let Some(left @ 1..) = frontier.length.checked_sub(records.len() as u64) {
+            let first = records.len() as u64;
+            let locations = self.table.read(first, left.min(TABLE_RECORDS) as usize)?;
+            for (index, location) in (first..).zip(locations) {
+                location.check(self.codec, &frontier, &self.capacity).map_err(|reason| {
+                    Error::BadLocation { path: self.path.clone(), record: index, reason }
+                })?;
+                records.push(Live { location, index });
+            }
         }
         records.sort_unstable_by_key(|live| live.location.place());
         Ok(records)
