@@ -49,7 +49,7 @@ format: ## Rewrite sources in the house format
 doc: ## Build the documentation of the Rust crates into target/doc
 	$(CARGO) doc --workspace --no-deps
 
-bench: build ## Compare gathers and appends with loaderx and numpy mmap (about ten minutes)
+bench: build ## Compare gathers and appends with loaderx and numpy mmap (about five minutes)
 	$(BIN)/python -m pip install --quiet --group test
 	$(BIN)/python benches/stores.py
 	$(BIN)/python benches/ablation.py

@@ -32,6 +32,8 @@ GATHER_SECONDS = 2.0
 """How long each store is gathered from to measure its throughput."""
 
 console = Console(highlight=False)
+if not console.is_terminal:
+    console.width = 110
 
 
 def disk_bytes(path: Path) -> int:
@@ -129,8 +131,8 @@ def main() -> None:
         "labels": (DenseStore.open(ROOT / "labels", mode="r"), labels),
         "sources": (RaggedStore.open(ROOT / "sources", mode="r"), sources),
     }
-    table = Table(title="stores in .demo", title_justify="left")
-    for heading in ("store", "codec", "records", "logical", "on disk", "ratio", "random gather", "checked"):
+    table = Table(title=f"stores in .demo, gathered in random batches of {BATCH}", title_justify="left")
+    for heading in ("store", "codec", "records", "logical", "on disk", "ratio", "krec/s", "MiB/s", "checked"):
         table.add_column(heading, justify="left" if heading in ("store", "codec") else "right")
     for name, (store, records) in streams.items():
         logical = records.nbytes if isinstance(records, np.ndarray) else sum(map(len, records))
@@ -143,8 +145,9 @@ def main() -> None:
             f"{logical / 2**20:.2f} MiB",
             f"{disk / 2**20:.2f} MiB",
             f"{logical / disk:.2f}x",
-            f"{krecords / 1000:,.0f} krec/s, {mib:,.0f} MiB/s",
-            f"{check(store, records):,} records",
+            f"{krecords / 1000:,.0f}",
+            f"{mib:,.0f}",
+            f"{check(store, records):,}",
         )
     console.print(table)
 
