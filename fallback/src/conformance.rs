@@ -1,4 +1,5 @@
-//! What every backend must do, as a test that each of them runs.
+//! What every backend must do, as a test that each of them runs. It owns the files it reads and
+//! is compiled for tests only; it never looks behind [`BatchReader`].
 
 use std::fs::File;
 use std::io::Write;
@@ -10,27 +11,69 @@ use crate::span::{Slots, SpanMut};
 
 const FILE_BYTES: usize = 3 << 20;
 
+/// The files of a test and what they hold.
+struct Corpus {
+    files: [File; 2],
+    contents: [Vec<u8>; 2],
+    path: std::path::PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Corpus {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = |number: usize| directory.path().join(number.to_string());
+        let contents = [31, 37]
+            .map(|factor| (0..FILE_BYTES).map(|i| (i * factor % 251) as u8).collect::<Vec<u8>>());
+        let files = [0, 1].map(|number| {
+            File::create(path(number))
+                .and_then(|mut file| file.write_all(&contents[number]))
+                .expect("a test file");
+            File::open(path(number)).expect("the test file")
+        });
+        Self { files, contents, path: path(0), _directory: directory }
+    }
+}
+
 /// Checks the whole contract of [`BatchReader`].
 ///
 /// # Panics
 /// If `reader` breaks it.
 pub fn check(reader: &mut dyn BatchReader) {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let contents: Vec<u8> = (0..FILE_BYTES).map(|i| (i * 31 % 251) as u8).collect();
-    let path = directory.path().join("data");
-    File::create(&path).and_then(|mut file| file.write_all(&contents)).expect("a test file");
-    let file = File::open(&path).expect("the test file");
-
-    batches_of_every_size_are_read(reader, &file, &contents);
-    a_file_that_ends_is_an_error(reader, &file);
-    a_refused_read_is_an_error(reader, &path);
-    a_break_ends_the_batch(reader, &file);
-    a_panic_leaves_nothing_under_way(reader, &file);
-    batches_of_every_size_are_read(reader, &file, &contents);
+    let corpus = Corpus::new();
+    let file = &corpus.files[0];
+    batches_of_every_size_are_read(reader, &corpus);
+    a_file_that_ends_is_an_error(reader, file);
+    a_refused_read_is_an_error(reader, &corpus.path);
+    an_offset_past_the_limit_is_an_error(reader, file);
+    a_break_ends_the_batch(reader, file);
+    a_break_at_an_empty_read_ends_the_batch(reader, file);
+    a_panic_leaves_nothing_under_way(reader, &corpus);
+    batches_of_every_size_are_read(reader, &corpus);
 }
 
-/// Where the operations of a batch begin and how long they are.
-fn ranges(count: usize) -> Vec<(usize, usize)> {
+/// Checks the contract on several threads at once, each with a reader of its own.
+///
+/// # Panics
+/// If one of them breaks it.
+pub fn check_on_many_threads<R: BatchReader>(make: impl Fn() -> R + Sync) {
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| check(&mut make()));
+        }
+    });
+}
+
+/// One read of a test: which file, where it begins, and how long it is.
+#[derive(Clone, Copy)]
+struct Place {
+    file: usize,
+    offset: usize,
+    len: usize,
+}
+
+/// Places that overlap, in both files, some of them empty and some large.
+fn places(count: usize) -> Vec<Place> {
     let mut state = count as u64 + 1;
     let mut next = move || {
         // Knuth's MMIX generator.
@@ -42,27 +85,32 @@ fn ranges(count: usize) -> Vec<(usize, usize)> {
     (0..count)
         .map(|i| {
             let len = if i % 500 == 7 { 1 << 20 } else { lengths[next() % lengths.len()] };
-            (next() % (FILE_BYTES - len), len)
+            Place { file: next() % 2, offset: next() % (FILE_BYTES - len), len }
         })
         .collect()
 }
 
 fn read_all(
     reader: &mut dyn BatchReader,
-    file: &File,
-    ranges: &[(usize, usize)],
+    corpus: &Corpus,
+    places: &[Place],
     memory: &mut [u8],
 ) -> Vec<usize> {
     let mut rest = memory;
     let mut ops = Vec::new();
-    for (offset, len) in ranges {
-        let (dst, later) = rest.split_at_mut(*len);
+    for place in places {
+        let (dst, later) = rest.split_at_mut(place.len);
         rest = later;
-        ops.push(ReadOp { file, offset: *offset as u64, dst: SpanMut::from(dst) });
+        let file = &corpus.files[place.file];
+        ops.push(ReadOp { file, offset: place.offset as u64, dst: SpanMut::from(dst) });
     }
     let mut seen = Vec::new();
+    let caller = std::thread::current().id();
     let read = reader.read(&mut ops, &mut |number, bytes| {
-        assert_eq!(bytes.len(), ranges[number].1);
+        assert_eq!(std::thread::current().id(), caller);
+        let Place { file, offset, len } = places[number];
+        let expected = &corpus.contents[file][offset..offset + len];
+        assert!(bytes.as_slice() == Some(expected), "{len} bytes at {offset} are there when told");
         seen.push(number);
         ControlFlow::Continue(())
     });
@@ -70,18 +118,19 @@ fn read_all(
     seen
 }
 
-fn batches_of_every_size_are_read(reader: &mut dyn BatchReader, file: &File, contents: &[u8]) {
+fn batches_of_every_size_are_read(reader: &mut dyn BatchReader, corpus: &Corpus) {
     for count in [0, 1, 2, 255, 256, 257, 3000] {
-        let ranges = ranges(count);
-        let mut memory = vec![0xEE; ranges.iter().map(|(_, len)| len).sum()];
-        let mut seen = read_all(reader, file, &ranges, &mut memory);
+        let places = places(count);
+        let mut memory = vec![0xEE; places.iter().map(|place| place.len).sum()];
+        let mut seen = read_all(reader, corpus, &places, &mut memory);
         seen.sort_unstable();
         assert!(seen.into_iter().eq(0..count), "each of {count} operations is told of once");
         let mut rest = memory.as_slice();
-        for (offset, len) in ranges {
+        for Place { file, offset, len } in places {
             let (found, later) = rest.split_at(len);
             rest = later;
-            assert!(found == &contents[offset..offset + len], "{len} bytes at {offset} are wrong");
+            let expected = &corpus.contents[file][offset..offset + len];
+            assert!(found == expected, "{len} bytes at {offset} are wrong");
         }
     }
 }
@@ -142,7 +191,36 @@ fn a_break_ends_the_batch(reader: &mut dyn BatchReader, file: &File) {
     }
 }
 
-fn a_panic_leaves_nothing_under_way(reader: &mut dyn BatchReader, file: &File) {
+/// A read of nothing needs no system call, and may come while others are under way.
+fn a_break_at_an_empty_read_ends_the_batch(reader: &mut dyn BatchReader, file: &File) {
+    let mut memory = vec![0; 300_000];
+    let mut ops = batch(&mut memory, file, usize::MAX, file, 0);
+    ops[150].dst = SpanMut::from(&mut [][..]);
+    let mut told = 0;
+    let read = reader.read(&mut ops, &mut |number, _| {
+        told += usize::from(number == 150);
+        if told > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    read.expect("a break is no error");
+    assert_eq!(told, 1);
+}
+
+/// The largest number would mean "where the file's cursor is" to some system calls.
+fn an_offset_past_the_limit_is_an_error(reader: &mut dyn BatchReader, file: &File) {
+    for offset in [u64::MAX, 1 << 63, i64::MAX as u64 - 8] {
+        let mut memory = vec![0; 20_000];
+        let mut ops = batch(&mut memory, file, 13, file, offset);
+        let read = reader.read(&mut ops, &mut |number, _| {
+            assert_ne!(number, 13, "a read that failed is not done");
+            ControlFlow::Continue(())
+        });
+        let error = read.expect_err("no file is that long");
+        assert_eq!(error.op, 13, "{error}");
+    }
+}
+
+fn a_panic_leaves_nothing_under_way(reader: &mut dyn BatchReader, corpus: &Corpus) {
+    let file = &corpus.files[0];
     let mut memory = vec![0; 700_000];
     let mut ops = batch(&mut memory, file, usize::MAX, file, 0);
     let mut told = 0;
@@ -158,6 +236,6 @@ fn a_panic_leaves_nothing_under_way(reader: &mut dyn BatchReader, file: &File) {
     memory.fill(0x55);
     let before = memory.clone();
     let mut other = vec![0; 64];
-    read_all(reader, file, &[(0, 64)], &mut other);
+    read_all(reader, corpus, &[Place { file: 0, offset: 0, len: 64 }], &mut other);
     assert!(memory == before, "a read was still under way");
 }

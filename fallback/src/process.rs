@@ -1,47 +1,96 @@
-//! Values of which each process has one. A forked child must not use its parent's threads, nor
-//! wait for a lock that one of them held, so it makes its own.
+//! Values of which each process has one: it owns how they are found again after a fork. The pool
+//! of I/O threads and the engine are such values. A forked child must not use its parent's
+//! threads, nor wait for a lock that one of them held, so it makes its own and never looks into
+//! its parent's.
+//!
+//! This is one of the rooms in which `unsafe` is allowed: a list that is searched and extended
+//! without a lock, because a lock that another thread held during the fork stays held for ever.
+#![allow(unsafe_code)]
 
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// One value for each process, made on first use.
-#[derive(Debug)]
 pub struct PerProcess<T> {
-    first: OnceLock<Box<Node<T>>>,
+    /// The node of the process that asked last; each leads to that of an ancestor.
+    newest: AtomicPtr<Node<T>>,
+    /// Shared and sent between threads only where `T` may be.
+    values: PhantomData<OnceLock<T>>,
 }
 
-#[derive(Debug)]
 struct Node<T> {
     process: u32,
-    value: T,
-    /// The value of a child that was forked after this one was made.
-    child: OnceLock<Box<Node<T>>>,
+    /// Only threads of `process` touch it, so whoever waits for it waits for a living thread.
+    value: OnceLock<T>,
+    older: *mut Node<T>,
 }
 
 impl<T> PerProcess<T> {
     /// No value yet.
     pub const fn new() -> Self {
-        Self { first: OnceLock::new() }
+        Self { newest: AtomicPtr::new(ptr::null_mut()), values: PhantomData }
     }
 
     /// This process's value, if it was made.
     pub fn get(&self) -> Option<&T> {
-        let process = std::process::id();
-        let mut node = self.first.get()?;
-        while node.process != process {
-            node = node.child.get()?;
-        }
-        Some(&node.value)
+        self.find(std::process::id())?.value.get()
     }
 
     /// This process's value, made by `make` if it is the first to ask.
-    pub fn get_or_init(&self, make: impl Fn() -> T) -> &T {
-        let process = std::process::id();
-        let new = || Box::new(Node { process, value: make(), child: OnceLock::new() });
-        let mut node = self.first.get_or_init(new);
-        while node.process != process {
-            node = node.child.get_or_init(new);
+    pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        self.node(std::process::id()).value.get_or_init(make)
+    }
+
+    /// The node of `process`, added if there is none.
+    fn node(&self, process: u32) -> &Node<T> {
+        loop {
+            // Before the search: what another thread adds during it makes `add` do nothing.
+            let older = self.newest.load(Ordering::Acquire);
+            if let Some(node) = self.find(process) {
+                return node;
+            }
+            self.add(Node { process, value: OnceLock::new(), older });
         }
-        &node.value
+    }
+
+    /// Adds `node`, unless another thread has added one since its `older` was looked up.
+    fn add(&self, node: Node<T>) {
+        let older = node.older;
+        let added = Box::into_raw(Box::new(node));
+        if self.newest.compare_exchange(older, added, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            // SAFETY: the pointer comes from `Box::into_raw` above and was not shared.
+            drop(unsafe { Box::from_raw(added) });
+        }
+    }
+
+    /// The node of `process`.
+    fn find(&self, process: u32) -> Option<&Node<T>> {
+        let mut next = self.newest.load(Ordering::Acquire);
+        // SAFETY: every pointer in the list comes from `Box::into_raw` in `add`, and the acquiring
+        // load sees what was written before it was shared. Nodes are not freed before `self` is
+        // dropped, and only shared references to them are made.
+        while let Some(node) = unsafe { next.as_ref() } {
+            if node.process == process {
+                return Some(node);
+            }
+            next = node.older;
+        }
+        None
+    }
+}
+
+impl<T> Drop for PerProcess<T> {
+    fn drop(&mut self) {
+        let mut next = *self.newest.get_mut();
+        while !next.is_null() {
+            // SAFETY: the pointer comes from `Box::into_raw` in `add`; `&mut self` says that no
+            // reference to a node is left, and the list leads to each node once.
+            next = unsafe { Box::from_raw(next) }.older;
+        }
     }
 }
 
@@ -51,8 +100,17 @@ impl<T> Default for PerProcess<T> {
     }
 }
 
+impl<T: fmt::Debug> fmt::Debug for PerProcess<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PerProcess").field(&self.get()).finish()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -62,5 +120,26 @@ mod tests {
         assert_eq!(value.get_or_init(|| 1), &1);
         assert_eq!(value.get_or_init(|| 2), &1);
         assert_eq!(value.get(), Some(&1));
+    }
+
+    #[test]
+    fn threads_that_race_get_the_same_value() {
+        let (value, made) = (PerProcess::new(), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| value.get_or_init(|| made.fetch_add(1, Ordering::Relaxed)));
+            }
+        });
+        assert_eq!((value.get(), made.into_inner()), (Some(&0), 1));
+    }
+
+    #[test]
+    fn each_process_has_its_own_value() {
+        let value = PerProcess::new();
+        value.node(1).value.get_or_init(|| "parent");
+        value.node(2).value.get_or_init(|| "child");
+        assert_eq!(value.node(1).value.get(), Some(&"parent"));
+        assert_eq!(value.node(2).value.get(), Some(&"child"));
+        assert_eq!(value.get(), None);
     }
 }

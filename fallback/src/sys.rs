@@ -1,4 +1,6 @@
-//! The positional read and write of the system, on spans.
+//! The positional read and write of the system, on spans, and how long to bear with a system
+//! call that fails in passing. The backends and the engine's files call it; it never looks at
+//! the bytes and keeps no state.
 //!
 //! This is one of the rooms in which `unsafe` is allowed: the memory of a span may be shared
 //! with code outside Rust, so it goes to the kernel as a raw pointer and never becomes a slice.
@@ -6,11 +8,46 @@
 
 use std::fs::File;
 use std::io;
+use std::thread;
+use std::time::Duration;
 
 use crate::span::{Span, SpanMut};
 
 /// The most bytes of one call. Linux moves at most 2 GiB less a page, macOS fails past 2 GiB.
 const CALL_BYTES_MAX: usize = 1 << 30;
+
+/// How often in a row a call that makes no progress is repeated.
+const RETRIES_MAX: u32 = 200;
+/// The pause before each repetition. All of them make 0.2 s: a shortage of kernel memory that
+/// lasts longer is for the caller to know.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+
+/// Bears with failures that pass by themselves, up to a limit.
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// Failures since the last progress.
+    failures: u32,
+}
+
+impl Patience {
+    /// Begins to count anew, because there was progress.
+    pub fn restore(&mut self) {
+        self.failures = 0;
+    }
+
+    /// Pauses if `error` may pass (EAGAIN, EBUSY, EINTR): the caller then tries again. Gives the
+    /// error back if it is of another kind, or has come too often.
+    pub fn bear(&mut self, error: io::Error) -> io::Result<()> {
+        use io::ErrorKind::{Interrupted, ResourceBusy, WouldBlock};
+        let passes = matches!(error.kind(), Interrupted | ResourceBusy | WouldBlock);
+        if !passes || self.failures == RETRIES_MAX {
+            return Err(error);
+        }
+        self.failures += 1;
+        thread::sleep(RETRY_PAUSE);
+        Ok(())
+    }
+}
 
 /// Reads some bytes from `offset` on into the front of `dst`, and says how many; 0 is the end.
 #[cfg(unix)]

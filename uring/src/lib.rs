@@ -5,13 +5,17 @@
 //! cannot be made, so callers need no conditions of their own.
 
 #[cfg(target_os = "linux")]
+mod reader;
+#[cfg(target_os = "linux")]
 mod ring;
 
 use std::fmt;
 use std::io;
 
 #[cfg(target_os = "linux")]
-pub use ring::{DEPTH, RingReader};
+pub use reader::RingReader;
+#[cfg(target_os = "linux")]
+pub use ring::DEPTH;
 
 /// What the kernel's `io_uring` can do and this crate uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,18 +52,26 @@ pub struct SetupError {
     source: io::Error,
 }
 
+impl SetupError {
+    fn at(step: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self { step, source }
+    }
+}
+
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.step, self.source)?;
         let advice = match self.source.kind() {
             io::ErrorKind::Unsupported => {
-                "the kernel is older than 5.6, or a seccomp profile hides io_uring, as Docker's default does"
+                "the kernel is older than Linux 5.6, or a seccomp profile hides io_uring, as Docker's default does"
             }
             io::ErrorKind::PermissionDenied => {
                 "a seccomp profile forbids io_uring, as Docker's default does (allow io_uring_setup, \
                  io_uring_enter and io_uring_register), or the sysctl kernel.io_uring_disabled is not 0"
             }
-            io::ErrorKind::OutOfMemory => "raise the limit of locked memory (ulimit -l)",
+            io::ErrorKind::OutOfMemory => {
+                "raise the limit of locked memory (ulimit -l), to which Linux before 5.12 counts rings"
+            }
             _ if self.source.raw_os_error() == Some(EMFILE) => {
                 "raise the limit of open files (ulimit -n)"
             }
@@ -98,8 +110,7 @@ impl RingReader {
     /// # Errors
     /// That this is not Linux.
     pub fn new() -> Result<Self, SetupError> {
-        let source = io::Error::other("this system is not Linux");
-        Err(SetupError { step: "io_uring", source })
+        Err(SetupError::at("io_uring")(io::Error::other("this system is not Linux")))
     }
 
     /// What the ring uses.
@@ -116,5 +127,33 @@ impl ringloader_fallback::BatchReader for RingReader {
         _done: &mut ringloader_fallback::Done<'_>,
     ) -> Result<(), ringloader_fallback::ReadError> {
         match *self {}
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_what_failed_and_what_to_change() {
+        for (code, advice) in [
+            (libc::ENOSYS, "older than Linux 5.6"),
+            (libc::EPERM, "kernel.io_uring_disabled"),
+            (libc::EACCES, "seccomp"),
+            (libc::ENOMEM, "ulimit -l"),
+            (libc::EMFILE, "ulimit -n"),
+        ] {
+            let error = SetupError::at("io_uring_setup")(io::Error::from_raw_os_error(code));
+            let message = error.to_string();
+            assert!(message.starts_with("io_uring_setup: "), "{message}");
+            assert!(message.contains(advice), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_probe_says_which_flags_are_on() {
+        let features = probe().expect("io_uring works here");
+        let message = features.to_string();
+        assert_eq!(message.contains("DEFER_TASKRUN"), features.defer_taskrun, "{message}");
     }
 }

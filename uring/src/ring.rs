@@ -1,16 +1,18 @@
-//! One `io_uring`, used by one thread at a time, that reads whole batches.
+//! One `io_uring` and the reads that it has under way. The reader calls it; it never decides
+//! what to read next and never calls back.
 //!
 //! This is one of the rooms in which `unsafe` is allowed: the kernel writes to memory that it
-//! was given as an address. What makes it sound is in [`Flight`]: it counts the reads that the
-//! kernel has, and however a batch ends, it does not let go before the kernel has none.
+//! was given as an address. What makes it sound is [`Flight`]: it borrows the operations whose
+//! memory the kernel has, and however a batch ends, it does not let go before the kernel has none.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::process;
 use std::thread::{self, ThreadId};
 
-use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
-use ringloader_fallback::{BatchReader, Done, ReadError, ReadErrorKind, ReadOp};
+use io_uring::{EnterFlags, IoUring, Probe, opcode, types};
+use ringloader_fallback::{ReadOp, Span};
 
 use crate::{Features, SetupError};
 
@@ -19,64 +21,78 @@ use crate::{Features, SetupError};
 pub const DEPTH: u32 = 256;
 /// The most bytes of one submission, a round number below the kernel's limit of 2 GiB.
 const SUBMISSION_BYTES_MAX: usize = 1 << 30;
-/// How often a read that the kernel gives back with EAGAIN or EINTR is tried again.
-const RETRIES_MAX: u32 = 1000;
 
-/// Reads batches through a ring of its own.
-#[derive(Debug)]
-pub struct RingReader {
-    ring: Ring,
-    /// Bytes of each operation of the batch that were read. Kept for its memory.
-    filled: Vec<usize>,
-    /// Operations to submit again. Kept for its memory.
-    again: Vec<u32>,
-}
-
-struct Ring {
+/// A ring for one thread.
+pub(crate) struct Ring {
     uring: IoUring,
     features: Features,
-    /// The thread that made it. With `SINGLE_ISSUER` no other may submit.
+    owner: Owner,
+    /// Set when submissions were left in the queue: they hold addresses that are no longer ours
+    /// to write, so the kernel must never see them.
+    stale: bool,
+}
+
+/// Who may use a ring: one thread, because with `SINGLE_ISSUER` the kernel lets no other submit,
+/// and no forked child. The queues of a child's copy are the same memory as its parent's, so what
+/// the child pushed there the parent would submit, and the kernel write to the parent's memory.
+/// That the kernel refuses the child comes too late: this is asked before anything is pushed.
+#[derive(Debug, PartialEq, Eq)]
+struct Owner {
+    process: u32,
     thread: ThreadId,
+}
+
+impl Owner {
+    fn here() -> Self {
+        Self { process: process::id(), thread: thread::current().id() }
+    }
 }
 
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ring").field("features", &self.features).finish_non_exhaustive()
-    }
-}
-
-impl RingReader {
-    /// Makes a ring for this thread and tries it.
-    ///
-    /// # Errors
-    /// [`SetupError`] says which step failed and what to change.
-    pub fn new() -> Result<Self, SetupError> {
-        Ok(Self { ring: Ring::new()?, filled: Vec::new(), again: Vec::new() })
-    }
-
-    /// What the ring uses.
-    pub fn features(&self) -> Features {
-        self.ring.features
+        f.debug_struct("Ring")
+            .field("features", &self.features)
+            .field("owner", &self.owner)
+            .field("stale", &self.stale)
+            .finish_non_exhaustive()
     }
 }
 
 impl Ring {
-    fn new() -> Result<Self, SetupError> {
-        let failed = |step| move |source| SetupError { step, source };
-        let (mut uring, features) = build().map_err(failed("io_uring_setup"))?;
+    /// A ring for the calling thread.
+    pub(crate) fn new() -> Result<Self, SetupError> {
+        let (uring, features) = build().map_err(SetupError::at("io_uring_setup"))?;
         let mut probe = Probe::new();
-        uring.submitter().register_probe(&mut probe).map_err(failed("io_uring_register"))?;
+        uring
+            .submitter()
+            .register_probe(&mut probe)
+            .map_err(SetupError::at("io_uring_register"))?;
         if !probe.is_supported(opcode::Read::CODE) {
             let source = io::Error::from(io::ErrorKind::Unsupported);
-            return Err(SetupError { step: "IORING_OP_READ", source });
+            return Err(SetupError::at("IORING_OP_READ")(source));
         }
-        // A filter may allow the set-up and refuse the use.
-        let nothing = opcode::Nop::new().build();
-        // SAFETY: the operation refers to no memory.
-        unsafe { uring.submission().push(&nothing) }.expect("a new queue is empty");
-        uring.submit_and_wait(1).map_err(failed("io_uring_enter"))?;
-        uring.completion().for_each(drop);
-        Ok(Self { uring, features, thread: thread::current().id() })
+        Ok(Self { uring, features, owner: Owner::here(), stale: false })
+    }
+
+    pub(crate) fn features(&self) -> Features {
+        self.features
+    }
+
+    /// Whether the calling thread may read with it.
+    fn is_usable_here(&self) -> bool {
+        !self.stale && self.owner == Owner::here()
+    }
+
+    /// Entries that were pushed and that the kernel has not taken.
+    fn unsubmitted(&mut self) -> u32 {
+        self.uring.submission().len() as u32
+    }
+
+    /// Waits for a completion and submits nothing.
+    fn wait_only(&self) -> io::Result<()> {
+        let flags = EnterFlags::GETEVENTS.bits();
+        // SAFETY: without an argument the call refers to no memory but the ring's own.
+        unsafe { self.uring.submitter().enter::<libc::sigset_t>(0, 1, flags, None) }.map(drop)
     }
 }
 
@@ -87,17 +103,7 @@ fn build() -> io::Result<(IoUring, Features)> {
     let none = Features { coop_taskrun: false, ..some };
     let mut refused = None;
     for features in [all, some, none] {
-        let mut builder = IoUring::builder();
-        if features.single_issuer {
-            builder.setup_single_issuer();
-        }
-        if features.defer_taskrun {
-            builder.setup_defer_taskrun();
-        }
-        if features.coop_taskrun {
-            builder.setup_coop_taskrun();
-        }
-        match builder.build(DEPTH) {
+        match build_with(features) {
             Ok(uring) => return Ok((uring, features)),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = Some(error),
             Err(error) => return Err(error),
@@ -106,72 +112,123 @@ fn build() -> io::Result<(IoUring, Features)> {
     Err(refused.expect("every attempt was refused"))
 }
 
-impl BatchReader for RingReader {
-    fn read(&mut self, ops: &mut [ReadOp<'_>], done: &mut Done<'_>) -> Result<(), ReadError> {
-        let failed = |source| ReadError { op: 0, kind: ReadErrorKind::Io(source) };
-        if self.ring.thread != thread::current().id() {
-            self.ring = Ring::new().map_err(|error| failed(io::Error::other(error)))?;
-        }
-        self.filled.clear();
-        self.filled.resize(ops.len(), 0);
-        self.again.clear();
-        let mut batch = Batch {
-            flight: Flight { uring: &mut self.ring.uring, under_way: 0 },
-            filled: &mut self.filled,
-            again: &mut self.again,
-            next: 0,
-            retries: 0,
-        };
-        batch.run(ops, done)
+fn build_with(features: Features) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    if features.single_issuer {
+        builder.setup_single_issuer();
     }
+    if features.defer_taskrun {
+        builder.setup_defer_taskrun();
+    }
+    if features.coop_taskrun {
+        builder.setup_coop_taskrun();
+    }
+    builder.build(DEPTH)
 }
 
-/// Reads that the kernel has. Dropping it waits for all of them.
-struct Flight<'r> {
-    uring: &'r mut IoUring,
+/// The operations of a batch, and which of them the kernel has. Dropping it waits for those.
+pub(crate) struct Flight<'r, 'op> {
+    ring: &'r mut Ring,
+    ops: &'r mut [ReadOp<'op>],
+    /// Pushed, and not yet seen as completions.
     under_way: u32,
 }
 
-impl Flight<'_> {
-    /// Hands `entry` to the kernel at the next [`wait`](Self::wait).
-    ///
-    /// # Safety
-    /// The memory that the entry refers to must stay valid, and unused by anybody else, until
-    /// its completion was taken or this flight was dropped.
-    unsafe fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: the caller keeps the memory valid for as long as the kernel has the entry,
-        // which `drop` bounds by the life of `self`.
-        unsafe { self.uring.submission().push(entry) }.expect("at most DEPTH reads are under way");
-        self.under_way += 1;
+impl<'r, 'op> Flight<'r, 'op> {
+    /// Makes ready to read `ops` with `ring`, which is made anew if it cannot be used here.
+    pub(crate) fn new(ring: &'r mut Ring, ops: &'r mut [ReadOp<'op>]) -> Result<Self, SetupError> {
+        if !ring.is_usable_here() {
+            *ring = Ring::new()?;
+        }
+        Ok(Self { ring, ops, under_way: 0 })
     }
 
-    /// Submits what was pushed and waits until there is a completion.
-    fn wait(&mut self) -> io::Result<()> {
-        match self.uring.submit_and_wait(1) {
-            Ok(_) => Ok(()),
-            // The kernel is short of something, or a signal came: what was completed is taken
-            // first, and the rest is submitted by the next call.
-            Err(error) if is_passing(&error) => Ok(()),
-            Err(error) => Err(error),
+    pub(crate) fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Bytes that operation `number` asks for.
+    pub(crate) fn bytes_of(&self, number: usize) -> usize {
+        self.ops[number].dst.len()
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.under_way < DEPTH
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.under_way == 0
+    }
+
+    /// The memory of operation `number`, which must not be under way.
+    pub(crate) fn span(&self, number: usize) -> Span<'_> {
+        self.ops[number].dst.as_span()
+    }
+
+    /// Hands operation `number`, of which `filled` bytes were read, to the kernel at the next
+    /// [`wait`](Self::wait). It must not be under way, and there must be room.
+    pub(crate) fn push(&mut self, number: usize, filled: usize) -> io::Result<()> {
+        assert!(self.has_room(), "at most DEPTH reads are under way");
+        let op = &mut self.ops[number];
+        let offset = offset_of(op, filled)?;
+        let len = (op.dst.len() - filled).min(SUBMISSION_BYTES_MAX);
+        let mut rest = op.dst.slice_mut(filled..filled + len);
+        let file = types::Fd(op.file.as_raw_fd());
+        let entry = opcode::Read::new(file, rest.as_mut_ptr(), len as u32)
+            .offset(offset)
+            .build()
+            .user_data(number as u64);
+        // SAFETY: `rest` is writable for `len` bytes for as long as the operation lives, and
+        // the file is open as long. This flight borrows the operation, and its `drop` returns
+        // only when the kernel has given back every entry it took and can take no other.
+        unsafe { self.ring.uring.submission().push(&entry) }.expect("the queue has DEPTH places");
+        self.under_way += 1;
+        Ok(())
+    }
+
+    /// Submits what was pushed and waits until there is a completion. Where the kernel is short
+    /// of something (EAGAIN, EBUSY) some or all of it may be submitted by the next call.
+    pub(crate) fn wait(&mut self) -> io::Result<()> {
+        match self.ring.uring.submit_and_wait(1) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            // A signal came: the caller finds no completion and waits again.
+            _ => Ok(()),
         }
     }
 
-    fn completion(&mut self) -> Option<cqueue::Entry> {
-        let entry = self.uring.completion().next()?;
+    /// The number of an operation that the kernel gave back, and the kernel's result.
+    pub(crate) fn completion(&mut self) -> Option<(usize, i32)> {
+        let entry = self.ring.uring.completion().next()?;
         self.under_way -= 1;
-        Some(entry)
+        Some((entry.user_data() as usize, entry.result()))
     }
 }
 
-impl Drop for Flight<'_> {
+/// Where the bytes after the first `filled` are. The kernel would take the largest number for
+/// "where the file's cursor is".
+fn offset_of(op: &ReadOp<'_>, filled: usize) -> io::Result<u64> {
+    let offset = op.offset.checked_add(filled as u64);
+    offset
+        .filter(|offset| i64::try_from(*offset).is_ok())
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+impl Drop for Flight<'_, '_> {
     fn drop(&mut self) {
-        while self.under_way > 0 {
+        if self.under_way == 0 {
+            return;
+        }
+        let unsubmitted = self.ring.unsubmitted();
+        self.ring.stale = unsubmitted > 0;
+        while self.under_way > unsubmitted {
             if self.completion().is_none()
-                && let Err(error) = self.wait()
+                && let Err(error) = self.ring.wait_only()
+                && !is_passing(&error)
             {
-                // Going on would free memory that the kernel is about to write.
+                // The kernel may write to the batch's memory at any time, and whoever owns it
+                // frees it after this. An end that can be seen is better than that.
                 eprintln!("ringloader: io_uring does not give its reads back: {error}");
-                std::process::abort();
+                process::abort();
             }
         }
     }
@@ -181,118 +238,37 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
 
-/// A batch on its way.
-struct Batch<'r> {
-    flight: Flight<'r>,
-    filled: &'r mut Vec<usize>,
-    again: &'r mut Vec<u32>,
-    /// The first operation that was not submitted yet.
-    next: usize,
-    retries: u32,
-}
-
-impl Batch<'_> {
-    fn run(&mut self, ops: &mut [ReadOp<'_>], done: &mut Done<'_>) -> Result<(), ReadError> {
-        loop {
-            let broke_off = self.submit(ops, done);
-            if broke_off || self.flight.under_way == 0 {
-                return Ok(());
-            }
-            let waited = self.flight.wait();
-            waited.map_err(|error| ReadError { op: 0, kind: ReadErrorKind::Io(error) })?;
-            while let Some(entry) = self.flight.completion() {
-                let number = entry.user_data() as usize;
-                let complete = self.advance(number, entry.result(), ops[number].dst.len());
-                let complete = complete.map_err(|kind| ReadError { op: number, kind })?;
-                if complete && done(number, ops[number].dst.as_span()).is_break() {
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    /// Pushes operations up to the depth, those that must go on first. Says whether `done`
-    /// broke off at one that needs no reading.
-    fn submit(&mut self, ops: &mut [ReadOp<'_>], done: &mut Done<'_>) -> bool {
-        while self.flight.under_way < DEPTH {
-            let number = match self.again.pop() {
-                Some(number) => number as usize,
-                None if self.next < ops.len() => {
-                    self.next += 1;
-                    self.next - 1
-                }
-                None => break,
-            };
-            let op = &mut ops[number];
-            let filled = self.filled[number];
-            let left = op.dst.len() - filled;
-            if left == 0 {
-                if done(number, op.dst.as_span()).is_break() {
-                    return true;
-                }
-                continue;
-            }
-            let len = left.min(SUBMISSION_BYTES_MAX);
-            let mut rest = op.dst.slice_mut(filled..filled + len);
-            let file = types::Fd(op.file.as_raw_fd());
-            let entry = opcode::Read::new(file, rest.as_mut_ptr(), len as u32)
-                .offset(op.offset + filled as u64)
-                .build()
-                .user_data(number as u64);
-            // SAFETY: the span is borrowed by `ops` for longer than the flight lives, nobody
-            // reads it before the operation is done, and the file is open meanwhile.
-            unsafe { self.flight.push(&entry) };
-        }
-        false
-    }
-
-    /// Counts the bytes of one completion. Says whether the operation is complete; if it is not,
-    /// it will be submitted again.
-    fn advance(&mut self, number: usize, result: i32, len: usize) -> Result<bool, ReadErrorKind> {
-        let filled = &mut self.filled[number];
-        match result {
-            0 => return Err(ReadErrorKind::Eof { filled: *filled }),
-            1.. => *filled += result as usize,
-            _ => {
-                let error = io::Error::from_raw_os_error(-result);
-                self.retries += 1;
-                if !is_passing(&error) || self.retries > RETRIES_MAX {
-                    return Err(ReadErrorKind::Io(error));
-                }
-            }
-        }
-        if *filled == len {
-            return Ok(true);
-        }
-        self.again.push(number as u32);
-        Ok(false)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::ops::ControlFlow;
 
-    use ringloader_fallback::{SpanMut, conformance};
+    use ringloader_fallback::SpanMut;
 
     use super::*;
 
     #[test]
-    fn the_ring_keeps_the_contract() {
-        conformance::check(&mut RingReader::new().expect("io_uring works here"));
+    fn every_set_of_flags_that_the_kernel_has_makes_a_ring() {
+        for (single_issuer, defer_taskrun, coop_taskrun) in
+            [(true, true, false), (false, false, true), (false, false, false)]
+        {
+            let features = Features { single_issuer, defer_taskrun, coop_taskrun };
+            match build_with(features) {
+                Ok(uring) => assert!(uring.params().cq_entries() >= 2 * DEPTH),
+                Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{features}"),
+            }
+        }
     }
 
     #[test]
-    fn a_reader_may_move_to_another_thread() {
-        let mut reader = RingReader::new().expect("io_uring works here");
-        let read = move || {
-            let file = File::open("/proc/self/exe").unwrap();
-            let mut memory = [0; 4];
-            let mut ops = [ReadOp { file: &file, offset: 0, dst: SpanMut::from(&mut memory[..]) }];
-            reader.read(&mut ops, &mut |_, _| ControlFlow::Continue(())).unwrap();
-            assert_eq!(&memory, b"\x7fELF");
-        };
-        thread::spawn(read).join().unwrap();
+    fn what_was_not_submitted_is_never_read() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let mut memory = [0x55; 4];
+        let mut ops = [ReadOp { file: &file, offset: 0, dst: SpanMut::from(&mut memory[..]) }];
+        let mut ring = Ring::new().expect("io_uring works here");
+        let mut flight = Flight::new(&mut ring, &mut ops).unwrap();
+        flight.push(0, 0).unwrap();
+        drop(flight);
+        assert!(!ring.is_usable_here(), "the queue holds an address");
+        assert_eq!(memory, [0x55; 4]);
     }
 }
