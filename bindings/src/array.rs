@@ -108,21 +108,31 @@ fn raw_parts(array: &Bound<'_, PyUntypedArray>) -> (NonNull<u8>, usize) {
 }
 
 /// The bytes of a contiguous array, to be read while `array` is held.
-pub(crate) fn span<'a>(array: &'a Bound<'_, PyUntypedArray>) -> Span<'a> {
-    debug_assert!(array.is_c_contiguous());
+///
+/// The array may have changed its layout since it was looked at, so it is looked at again.
+pub(crate) fn span<'a>(array: &'a Bound<'_, PyUntypedArray>) -> PyResult<Span<'a>> {
+    if !array.is_c_contiguous() {
+        return Err(PyValueError::new_err("an array changed its layout while it was read"));
+    }
     let (start, len) = raw_parts(array);
     // SAFETY: the elements of a contiguous array lie in one allocation, which lives as long as
-    // the array that is borrowed for `'a`; no Rust reference to them is ever made.
-    unsafe { Span::from_raw(start, len) }
+    // the array that is borrowed for `'a`: numpy refuses to resize an array that others hold,
+    // unless it is told not to look (`refcheck=False`), which is its caller's promise that
+    // nobody does. No Rust reference to the elements is ever made.
+    Ok(unsafe { Span::from_raw(start, len) })
 }
 
 /// The bytes of a contiguous writable array, to be filled while `array` is held.
-pub(crate) fn span_mut<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SpanMut<'a> {
-    debug_assert!(array.is_c_contiguous());
+///
+/// The array may have changed its layout since it was looked at, so it is looked at again.
+pub(crate) fn span_mut<'a>(array: &'a Bound<'_, PyUntypedArray>) -> PyResult<SpanMut<'a>> {
+    if !is_writable_contiguous(array) {
+        return Err(PyValueError::new_err("an array is not contiguous or not writable any more"));
+    }
     let (start, len) = raw_parts(array);
     // SAFETY: as for `span`. Another span over the same array, in another thread's call, writes
     // through raw pointers as this one does: the caller's race, and torn bytes at worst.
-    unsafe { SpanMut::from_raw(start, len) }
+    Ok(unsafe { SpanMut::from_raw(start, len) })
 }
 
 /// Whether the array's memory is contiguous and may be written.
@@ -155,10 +165,10 @@ fn native_bytes(array: &Bound<'_, PyUntypedArray>, dtype: &str) -> PyResult<Vec<
     let py = array.py();
     let wanted = PyArrayDescr::new(py, dtype)?;
     if array.is_c_contiguous() && array.dtype().is_equiv_to(&wanted) {
-        return Ok(span(array).to_vec());
+        return Ok(span(array)?.to_vec());
     }
     let converted = contiguous(py, &array.call_method1("astype", (wanted,))?)?;
-    Ok(span(&converted).to_vec())
+    Ok(span(&converted)?.to_vec())
 }
 
 /// `numpy.asarray`.
@@ -205,6 +215,6 @@ pub(crate) fn from_i64<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let array = empty(&PyArrayDescr::new(py, "<i8")?, shape)?;
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-    span_mut(array.cast::<PyUntypedArray>()?).copy_from(Span::from(bytes.as_slice()));
+    span_mut(array.cast::<PyUntypedArray>()?)?.copy_from(Span::from(bytes.as_slice()));
     Ok(array)
 }

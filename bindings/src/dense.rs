@@ -158,7 +158,7 @@ impl DenseStore {
     fn append(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<u64> {
         let store = self.handle.store().to_python(py)?;
         let records = self.rows(records)?;
-        let bytes = array::span(&records);
+        let bytes = array::span(&records)?;
         detached(py, || store.append(bytes))
     }
 
@@ -232,7 +232,7 @@ impl DenseStore {
         let Some(out) = out else { return self.batch(py, &indices) };
         let target = self.check_out(out, indices.len())?;
         let store = self.handle.store().to_python(py)?;
-        let memory = array::span_mut(target);
+        let memory = array::span_mut(target)?;
         detached(py, || store.gather_into(&indices, memory))?;
         Ok(out.clone())
     }

@@ -150,8 +150,8 @@ impl RaggedStore {
         let batch: Vec<RaggedRecord<'_>> = held
             .iter()
             .zip(&shapes)
-            .map(|(held, shape)| RaggedRecord { shape, payload: held.payload() })
-            .collect();
+            .map(|(held, shape)| Ok(RaggedRecord { shape, payload: held.payload()? }))
+            .collect::<PyResult<_>>()?;
         detached(py, || store.append(&batch))
     }
 
@@ -218,9 +218,9 @@ impl RaggedStore {
         let Some(out) = out else { return self.list(py, &indices) };
         let target = check_out(out)?;
         let store = self.handle.store().to_python(py)?;
-        let memory = array::span_mut(target);
+        let (memory, owned) = (array::span_mut(target)?, Memory::of_array(target));
         let layout = detached(py, || store.gather_into(&indices, memory))?;
-        self.arrays(py, &Memory::of_array(target), &layout)
+        self.arrays(py, &owned, &layout)
     }
 
     /// The batch of records `idx`: `gather`, under the name that data set protocols call.
@@ -374,7 +374,7 @@ impl<'py> Held<'py> {
             }
             Self::Array(array::contiguous(py, &array)?)
         };
-        if held.payload().is_empty() {
+        if held.payload()?.is_empty() {
             return Err(PyValueError::new_err(format!(
                 "append to {path}: record {number} is empty, and a record must have at least one byte"
             )));
@@ -389,9 +389,9 @@ impl<'py> Held<'py> {
         }
     }
 
-    fn payload(&self) -> Span<'_> {
+    fn payload(&self) -> PyResult<Span<'_>> {
         match self {
-            Self::Bytes(bytes) => Span::from(bytes.as_bytes()),
+            Self::Bytes(bytes) => Ok(Span::from(bytes.as_bytes())),
             Self::Array(array) => array::span(array),
         }
     }

@@ -36,15 +36,13 @@ thread_local! {
 
 /// Calls `work` with this thread's context. If it panics, the context is not used again.
 pub(crate) fn with_context<R>(work: impl FnOnce(&mut Context) -> R) -> R {
-    CALLER.with_borrow_mut(|slot| {
-        // A forked child must not touch a ring that it shares with its parent.
-        let process = std::process::id();
-        let kept = slot.take().filter(|(owner, _)| *owner == process);
-        let mut context = kept.map(|(_, context)| context).unwrap_or_default();
-        let done = work(&mut context);
-        *slot = Some((process, context));
-        done
-    })
+    // A forked child must not touch a ring that it shares with its parent.
+    let process = std::process::id();
+    let kept = CALLER.take().filter(|(owner, _)| *owner == process);
+    let mut context = kept.map(|(_, context)| context).unwrap_or_default();
+    let done = work(&mut context);
+    CALLER.set(Some((process, context)));
+    done
 }
 
 /// The workers of a process.
@@ -141,7 +139,8 @@ impl Executor {
         batch.finish()
     }
 
-    /// Wakes idle workers for `batch`, those on other cores than this one first.
+    /// Wakes idle workers for `batch`, on other cores than this one: a worker here would only take
+    /// turns with the caller.
     fn call(&self, batch: &Arc<Batch>, helpers: usize) {
         let helpers = helpers.min(*self.started.get_or_init(|| self.start()));
         let here = current_core();
@@ -247,13 +246,12 @@ impl Batch {
     }
 
     fn run(&self, shard: Shard<'static>, context: &mut Context) {
+        // Counted whatever happens, since the caller waits for it.
+        let _finished = Finished(self);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shard(context))) {
             // What the shard left in its context cannot be trusted.
             *context = Context::default();
             *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(message(&*panic));
-        }
-        if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.caller.unpark();
         }
     }
 
@@ -271,6 +269,17 @@ impl Batch {
         match self.panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(message) => Err(Error::Internal(message)),
             None => Ok(()),
+        }
+    }
+}
+
+/// Counts a shard of the batch as run when dropped.
+struct Finished<'a>(&'a Batch);
+
+impl Drop for Finished<'_> {
+    fn drop(&mut self) {
+        if self.0.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.caller.unpark();
         }
     }
 }

@@ -26,9 +26,18 @@ const HUGE_PAGE_BYTES_MIN: usize = 2 << 20;
 const CLASSES_PER_DOUBLING: usize = 8;
 
 /// Recycled memory, shared by all threads of a process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pool {
     idle: Mutex<Idle>,
+    /// The process that lends from it. In a forked child the lock may be held for ever by a
+    /// thread that is not there.
+    process: u32,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { idle: Mutex::default(), process: std::process::id() }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +90,9 @@ impl Pool {
     }
 
     fn put(&self, map: MmapMut) {
+        if self.process != std::process::id() {
+            return;
+        }
         let dropped = {
             let mut idle = self.lock();
             let mut dropped = idle.expire(IDLE_TIME_MAX);

@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 
-/// Memory to fill: `len` writable bytes that no other span of this process covers.
+/// Memory to fill: `len` writable bytes that no Rust reference covers.
 #[derive(Debug)]
 pub struct SpanMut<'a> {
     start: NonNull<u8>,
@@ -66,7 +66,8 @@ impl SpanMut<'_> {
     ///
     /// # Safety
     /// For all of `'a`, `start..start + len` must be writable memory of one allocation, and no
-    /// Rust reference or other span may cover any of it. Foreign code may touch the bytes.
+    /// Rust reference may cover any of it. Foreign code, and other spans over the same foreign
+    /// memory, may touch the bytes: what they then hold is anybody's guess, as in C.
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize) -> Self {
         Self { start, len, exclusive: false, life: PhantomData }
     }

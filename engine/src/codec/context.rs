@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use ringloader_fallback::SpanMut;
-use zstd_safe::{CCtx, CDict, CParameter, DCtx, WriteBuf};
+use zstd_safe::{CCtx, CDict, CParameter, DCtx, ResetDirective, WriteBuf};
 
 use super::{Dictionary, ZSTD_LEVEL};
 
@@ -112,9 +112,12 @@ impl Encoder {
         let start = out.len();
         out.reserve(zstd_safe::compress_bound(record.len()));
         let mut tail = Tail { out, start };
-        self.cctx
-            .compress2(&mut tail, record)
-            .map_err(|code| format!("zstd says {:?}", zstd_safe::get_error_name(code)))
+        let encoded = self.cctx.compress2(&mut tail, record);
+        encoded.map_err(|code| {
+            // A frame that failed is still open, and would refuse the next dictionary.
+            let _ = self.cctx.reset(ResetDirective::SessionOnly);
+            format!("zstd says {:?}", zstd_safe::get_error_name(code))
+        })
     }
 }
 
@@ -136,12 +139,12 @@ unsafe impl WriteBuf for Tail<'_> {
     }
 
     fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.out.spare_capacity_mut().as_mut_ptr().cast()
+        // SAFETY: `start` is at most the vector's length.
+        unsafe { self.out.as_mut_ptr().add(self.start) }
     }
 
     unsafe fn filled_until(&mut self, n: usize) {
-        // SAFETY: the caller has initialised `n` bytes from `as_mut_ptr` on, which is at
-        // `start` because nothing has been appended since.
+        // SAFETY: the caller has initialised `n` bytes from `start` on.
         unsafe { self.out.set_len(self.start + n) };
     }
 }

@@ -39,7 +39,10 @@ impl Context {
         len: usize,
     ) -> Result<(&mut dyn BatchReader, &mut Decoder, &mut [u8])> {
         let Self { readers, decoder, staging, .. } = self;
-        if staging.len() < len {
+        if let Some(more @ 1..) = len.checked_sub(staging.len()) {
+            let out_of_memory =
+                |_| Error::OutOfMemory { what: "staging compressed records", bytes: len as u64 };
+            staging.try_reserve(more).map_err(out_of_memory)?;
             staging.resize(len, 0);
         }
         let reader = readers.get(backend, fallback)?;
