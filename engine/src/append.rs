@@ -65,6 +65,10 @@ pub(crate) fn append(storage: &Storage, source: &dyn Source) -> Result<u64> {
 /// Refuses what cannot be stored, before anything is written.
 fn check(storage: &Storage, source: &dyn Source, frontier: &Frontier) -> Result<()> {
     let capacity = storage.capacity();
+    if frontier.length.checked_add(source.len() as u64).is_none() {
+        let reason = format!("it has {} records", frontier.length);
+        return Err(Error::StoreFull { path: storage.path().to_owned(), reason });
+    }
     let mut end = (u64::from(frontier.tail_chunk), u64::from(frontier.tail_offset));
     for record in 0..source.len() {
         let bytes = source.record_bytes(record);

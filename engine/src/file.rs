@@ -133,6 +133,18 @@ impl Fs {
     }
 }
 
+/// The numbers of the files in `dir` that are named by a number and `suffix`.
+pub(crate) fn numbered_files(dir: &Path, suffix: &str) -> Result<Vec<u64>> {
+    let entries = fs::read_dir(dir).map_err(|e| Error::io("list", dir, e))?;
+    let mut numbers = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(|e| Error::io("list", dir, e))?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(suffix));
+        numbers.extend(number.and_then(|number| number.parse::<u64>().ok()));
+    }
+    Ok(numbers)
+}
+
 #[cfg(unix)]
 fn refuse_special_files(options: &mut OpenOptions) {
     use std::os::unix::fs::OpenOptionsExt;

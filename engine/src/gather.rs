@@ -57,6 +57,10 @@ pub(crate) fn locate(storage: &Storage, indices: &[u64], expected: Option<u32>) 
                 Invalid::Location(reason) => {
                     Error::BadLocation { path: storage.path().to_owned(), record: index, reason }
                 }
+                Invalid::Chunk(Error::InvalidStore { path: chunk, reason }) => {
+                    let reason = format!("{reason}: {}", chunk.display());
+                    Error::BadLocation { path: storage.path().to_owned(), record: index, reason }
+                }
                 Invalid::Chunk(error) => error,
             },
         )?;
@@ -193,7 +197,11 @@ impl Fetcher<'_> {
     fn run(&self, context: &mut Context, part: Part<'_>) -> Result<()> {
         match self.storage.codec() {
             Codec::Raw => self.copy(context, part),
-            Codec::Zstd | Codec::ZstdDict => self.decode(context, part),
+            Codec::Zstd | Codec::ZstdDict => {
+                let decoded = self.decode(context, part);
+                context.shrink();
+                decoded
+            }
         }
     }
 
@@ -234,7 +242,6 @@ impl Fetcher<'_> {
             let of_now = &mut destinations[now[0].fetches.start - first..];
             self.decode_staged(now, reader, decoder, staging, of_now)?;
         }
-        context.shrink();
         Ok(())
     }
 

@@ -6,7 +6,10 @@
 //! the `descr` list of a structured type, or the name of an extension type; this module knows
 //! it only well enough to say how many bytes a value has.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::format::MAX_RECORD_BYTES;
 
@@ -44,7 +47,7 @@ pub const EXTENSION_DTYPES: [(&str, u64); 21] = [
 ];
 
 /// An element type as it is persisted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Dtype {
     /// numpy's `dtype.str` (such as `<i4`), or the name of an extension type.
@@ -54,7 +57,7 @@ pub enum Dtype {
 }
 
 /// A field of a structured type, as in numpy's `dtype.descr`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Field {
     /// Name and type. An empty name is padding.
@@ -64,7 +67,7 @@ pub enum Field {
 }
 
 /// A field's name, with its title where it has one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum FieldName {
     /// Just the name.
@@ -119,14 +122,16 @@ fn plain_bytes(name: &str) -> Result<u64, String> {
         return Ok(*bytes);
     }
     let unknown = || format!("dtype {name:?} cannot be stored");
-    let mut rest = name.strip_prefix(['<', '>', '|', '=']).ok_or_else(unknown)?;
+    let rest = name.strip_prefix(['<', '>', '|', '=']).ok_or_else(unknown)?;
     let kind = rest.chars().next().ok_or_else(unknown)?;
-    rest = &rest[kind.len_utf8()..];
+    let rest = &rest[kind.len_utf8()..];
     if matches!(kind, 'M' | 'm') {
-        let unit_is_bracketed = rest[1..].is_empty() || rest.ends_with(']');
-        return if rest.starts_with('8') && unit_is_bracketed { Ok(8) } else { Err(unknown()) };
+        let unit = rest.strip_prefix('8').ok_or_else(unknown)?;
+        let is_unit = unit.is_empty() || (unit.starts_with('[') && unit.ends_with(']'));
+        return if is_unit { Ok(8) } else { Err(unknown()) };
     }
-    let size: u64 = rest.parse().map_err(|_| unknown())?;
+    let is_plain = !rest.starts_with('0') && rest.bytes().all(|digit| digit.is_ascii_digit());
+    let size: u64 = rest.parse().ok().filter(|_| is_plain).ok_or_else(unknown)?;
     let known = match kind {
         'b' => size == 1,
         'i' | 'u' => matches!(size, 1 | 2 | 4 | 8),
@@ -158,15 +163,92 @@ pub enum Identity {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct DenseMap {
-    dtype: Dtype,
+struct DenseMap<D> {
+    dtype: D,
     item_shape: Vec<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RaggedMap {
-    dtype: Dtype,
+struct RaggedMap<D> {
+    dtype: D,
+}
+
+/// What a dtype may be made of, decoded in one pass: trying one form after the other would
+/// double the work at each level of nesting.
+enum Node {
+    Number(u64),
+    Text(String),
+    List(Vec<Node>),
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NodeVisitor;
+
+        impl<'de> Visitor<'de> for NodeVisitor {
+            type Value = Node;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text, a number or a list of them")
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Node, E> {
+                Ok(Node::Number(number))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Node, E> {
+                Ok(Node::Text(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+                let mut list = Vec::new();
+                while let Some(item) = items.next_element()? {
+                    list.push(item);
+                }
+                Ok(Node::List(list))
+            }
+        }
+
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+impl Node {
+    fn into_dtype(self) -> Option<Dtype> {
+        match self {
+            Self::Text(name) => Some(Dtype::Plain(name)),
+            Self::List(fields) => fields
+                .into_iter()
+                .map(Self::into_field)
+                .collect::<Option<_>>()
+                .map(Dtype::Structured),
+            Self::Number(_) => None,
+        }
+    }
+
+    fn into_field(self) -> Option<Field> {
+        let Self::List(parts) = self else { return None };
+        let mut parts = parts.into_iter();
+        let name = match parts.next()? {
+            Self::Text(name) => FieldName::Name(name),
+            Self::List(names) => match <[Self; 2]>::try_from(names) {
+                Ok([Self::Text(title), Self::Text(name)]) => FieldName::Titled(title, name),
+                _ => return None,
+            },
+            Self::Number(_) => return None,
+        };
+        let dtype = parts.next()?.into_dtype()?;
+        let field = match parts.next() {
+            None => Field::Scalar(name, dtype),
+            Some(Self::List(dims)) if dims.len() <= DIMENSIONS_MAX => {
+                let number = |dim| if let Self::Number(number) = dim { Some(number) } else { None };
+                Field::Array(name, dtype, dims.into_iter().map(number).collect::<Option<_>>()?)
+            }
+            Some(_) => return None,
+        };
+        parts.next().is_none().then_some(field)
+    }
 }
 
 impl Identity {
@@ -217,11 +299,11 @@ impl Identity {
         let identity = match bytes.first() {
             Some(0x82) => {
                 let DenseMap { dtype, item_shape } = from_msgpack(bytes)?;
-                Self::Dense { dtype, item_shape }
+                Self::Dense { dtype: into_dtype(dtype)?, item_shape }
             }
             Some(0x81) => {
                 let RaggedMap { dtype } = from_msgpack(bytes)?;
-                Self::Ragged { dtype }
+                Self::Ragged { dtype: into_dtype(dtype)? }
             }
             _ => return Err("it is no msgpack map of one or two keys".into()),
         };
@@ -233,6 +315,10 @@ impl Identity {
         identity.width()?;
         Ok(identity)
     }
+}
+
+fn into_dtype(node: Node) -> Result<Dtype, String> {
+    node.into_dtype().ok_or_else(|| "its dtype is neither text nor a list of fields".into())
 }
 
 fn from_msgpack<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
@@ -277,7 +363,24 @@ mod tests {
         for (name, bytes) in widths {
             assert_eq!(plain(name).item_bytes(), Ok(bytes), "{name}");
         }
-        for name in ["|O", "|O8", "i4", "<i3", "<M4", "", "<", "|T16", "<f99", "<U999999999999"] {
+        for name in [
+            "|O",
+            "|O8",
+            "i4",
+            "<i3",
+            "<M4",
+            "",
+            "<",
+            "|T16",
+            "<f99",
+            "<U999999999999",
+            "<M",
+            "<Mé",
+            "<M8x]",
+            "<M8]",
+            "<S+5",
+            "<i04",
+        ] {
             assert!(plain(name).item_bytes().is_err(), "{name}");
         }
     }
@@ -297,6 +400,21 @@ mod tests {
         ];
         for bytes in refused {
             assert!(Identity::decode(bytes).is_err(), "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn nesting_costs_no_more_than_its_bytes() {
+        for depth in [8, 30, 200] {
+            let mut bytes = b"\x81\xa5dtype".to_vec();
+            for _ in 0..depth {
+                bytes.extend_from_slice(b"\x91\x93\xa1a");
+            }
+            bytes.extend_from_slice(b"\xa3<i4");
+            bytes.extend(std::iter::repeat_n(0x90, depth));
+            // An empty shape is no shape that numpy writes, but it nests; what counts is that
+            // the answer comes.
+            let _ = Identity::decode(&bytes);
         }
     }
 

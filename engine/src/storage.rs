@@ -129,6 +129,9 @@ pub(crate) struct Writer {
     reserved: [u8; 15],
     /// Whether anything was written since the last sync.
     dirty: bool,
+    /// Whether a writer before this one may have died before its sync, so that the first one
+    /// has to cover every file.
+    inherited: bool,
 }
 
 impl Storage {
@@ -225,15 +228,19 @@ impl Storage {
     }
 
     fn sync_as(&self, writer: &mut Writer) -> Result<()> {
-        if !writer.dirty {
+        if !writer.dirty && !writer.inherited {
             return Ok(());
+        }
+        if writer.inherited {
+            self.chunks.open_all()?;
+            self.table.open_all()?;
         }
         // Payload, table, entries of the directory, and only then the header that counts them.
         self.chunks.sync()?;
         self.table.sync()?;
         self.fs.sync_dir(&self.path)?;
         self.meta.sync()?;
-        writer.dirty = false;
+        (writer.dirty, writer.inherited) = (false, false);
         Ok(())
     }
 
@@ -270,16 +277,20 @@ impl Storage {
         let synced = match &self.access {
             Access::Reader => Ok(()),
             Access::Writer(writer) => {
-                self.sync_as(&mut writer.lock().unwrap_or_else(PoisonError::into_inner))
+                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+                // A writer that wrote nothing leaves everything as it was.
+                if writer.dirty { self.sync_as(&mut writer) } else { Ok(()) }
             }
         };
+        self.chunks.forget_all();
+        self.table.forget_all();
         // A forked child may still share the open file: unlock it, as closing alone would not.
         let _ = self.meta.file().unlock();
         synced
     }
 
     fn write_reserved(header: &Header) -> Writer {
-        Writer { reserved: header.reserved, dirty: false }
+        Writer { reserved: header.reserved, dirty: false, inherited: true }
     }
 
     fn read_header(meta: &StoreFile) -> Result<Header> {

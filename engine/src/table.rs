@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::error::{Error, Result};
-use crate::file::{Fs, StoreFile};
+use crate::file::{Fs, StoreFile, numbered_files};
 use crate::format::{
     Capacity, LOCATION_BYTES, Location, decode_locations, encode_locations, names,
 };
@@ -242,6 +242,20 @@ impl Table {
             self.segment(last, true)?.truncate(records * LOCATION_BYTES as u64)?;
         }
         Ok(())
+    }
+
+    /// Opens every segment that there is.
+    pub(crate) fn open_all(&self) -> Result<()> {
+        for number in numbered_files(&self.dir, ".loc")? {
+            self.segment(number, false)?;
+        }
+        Ok(())
+    }
+
+    /// Closes every file and forgets every location.
+    pub(crate) fn forget_all(&self) {
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.cache.write().unwrap_or_else(PoisonError::into_inner) = Cache::default();
     }
 
     /// Makes every segment that was opened durable: what was written was opened.

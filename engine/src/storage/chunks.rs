@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::error::Result;
-use crate::file::{Fs, StoreFile};
+use crate::file::{Fs, StoreFile, numbered_files};
 use crate::format::{Frontier, names};
 use crate::table::missing;
 
@@ -82,6 +82,21 @@ impl Chunks {
 
     fn forget(&self, id: u32) {
         self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Opens every chunk file that there is.
+    pub(super) fn open_all(&self) -> Result<()> {
+        for id in numbered_files(&self.dir, ".chunk")? {
+            if let Ok(id) = u32::try_from(id) {
+                self.get(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes every file that nobody is reading.
+    pub(super) fn forget_all(&self) {
+        self.open.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Makes the chunks that were opened durable: what was written was opened.

@@ -36,11 +36,12 @@ impl Live {
     }
 
     fn place(&self) -> Cursor {
-        Cursor { chunk: self.location.chunk, offset: self.location.offset.into() }
+        Cursor { chunk: self.location.chunk.into(), offset: self.location.offset.into() }
     }
 
     fn moved_to(&self, to: Cursor) -> Self {
-        let location = Location { chunk: to.chunk, offset: to.offset as u32, ..self.location };
+        let location =
+            Location { chunk: to.chunk as u32, offset: to.offset as u32, ..self.location };
         Self { location, ..*self }
     }
 }
@@ -51,7 +52,8 @@ type Move = (Live, Live);
 /// A position in the chunks where records are put one behind the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cursor {
-    chunk: u32,
+    /// Wider than a chunk's number, so that the one after the last can be named and refused.
+    chunk: u64,
     offset: u64,
 }
 
@@ -74,7 +76,7 @@ impl Cursor {
     }
 
     fn frontier(self, length: u64) -> Frontier {
-        Frontier { length, tail_chunk: self.chunk, tail_offset: self.offset as u32 }
+        Frontier { length, tail_chunk: self.chunk as u32, tail_offset: self.offset as u32 }
     }
 }
 
@@ -179,17 +181,18 @@ impl Storage {
     /// `wanted` bytes later, and puts the copies behind the others in `records`.
     fn widen_gap(&self, writer: &mut Writer, records: &mut [Live], wanted: u64) -> Result<()> {
         let frontier = self.frontier();
-        let mut end = Cursor { chunk: frontier.tail_chunk, offset: frontier.tail_offset.into() };
+        let mut end =
+            Cursor { chunk: frontier.tail_chunk.into(), offset: frontier.tail_offset.into() };
         let mut moves: Vec<Move> = Vec::new();
         let mut bytes = 0;
         for live in records.iter() {
             let (to, behind) = end.place(live.bytes(), &self.capacity);
-            if u64::from(to.chunk) >= self.capacity.chunks {
+            if to.chunk >= self.capacity.chunks {
                 let reason = "no chunk is left to move records out of the way".into();
                 return Err(Error::StoreFull { path: self.path.clone(), reason });
             }
             if to.chunk != end.chunk {
-                self.chunks.roll_over_to(to.chunk)?;
+                self.chunks.roll_over_to(to.chunk as u32)?;
             }
             moves.push((*live, live.moved_to(to)));
             end = behind;
@@ -215,8 +218,11 @@ impl Storage {
         for (live, moved) in moves {
             bytes.resize(live.location.phys_length as usize, 0);
             let (from, to) = (live.place(), moved.place());
-            self.chunks.get(from.chunk)?.file.read_exact_at(&mut bytes, from.offset)?;
-            self.chunks.get(to.chunk)?.file.write_all_at(bytes.as_slice(), to.offset)?;
+            self.chunks.get(live.location.chunk)?.file.read_exact_at(&mut bytes, from.offset)?;
+            self.chunks
+                .get(moved.location.chunk)?
+                .file
+                .write_all_at(bytes.as_slice(), to.offset)?;
         }
         Ok(())
     }

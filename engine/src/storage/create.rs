@@ -1,7 +1,6 @@
 //! Making a store. It is built whole beside its place, made durable, and renamed there, so
 //! there is never half a store at the path, and a failure leaves nothing behind.
 
-use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
@@ -76,13 +75,16 @@ impl Storage {
 
 /// Whatever is at the path, but for an empty directory, is not ours to replace: a link neither.
 fn check_vacant(path: &Path) -> Result<()> {
-    let vacant = match path.symlink_metadata() {
-        Ok(metadata) => {
-            metadata.is_dir() && fs::read_dir(path).is_ok_and(|mut dir| dir.next().is_none())
+    match path.symlink_metadata() {
+        Ok(found)
+            if found.is_dir() && fs::read_dir(path).is_ok_and(|mut dir| dir.next().is_none()) =>
+        {
+            Ok(())
         }
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    };
-    if vacant { Ok(()) } else { Err(Error::AlreadyExists { path: path.to_owned() }) }
+        Ok(_) => Err(Error::AlreadyExists { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::io("inspect", path, error)),
+    }
 }
 
 /// Makes the directories above `path` that are missing and gives those it made.
@@ -109,8 +111,8 @@ fn build(path: &Path, blueprint: &Blueprint<'_>, options: &Options) -> Result<St
     let fs = &options.fs;
     let unnamed =
         || Error::InvalidArgument(format!("{} does not name a directory to make", path.display()));
-    let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(unnamed)?;
-    let site = parent.join(site_name(name));
+    let (parent, _) = path.parent().zip(path.file_name()).ok_or_else(unnamed)?;
+    let site = make_site(parent, fs)?;
     let files = blueprint.files();
 
     fill(&site, &files, fs)
@@ -129,7 +131,6 @@ fn build(path: &Path, blueprint: &Blueprint<'_>, options: &Options) -> Result<St
 }
 
 fn fill(site: &Path, files: &[(String, Vec<u8>)], fs: &Fs) -> Result<()> {
-    fs.create_dir(site)?;
     for (name, bytes) in files {
         let file = fs.create_file(&site.join(name))?;
         file.write_all_at(bytes.as_slice(), 0)?;
@@ -146,14 +147,25 @@ fn clear(dir: &Path, files: &[(String, Vec<u8>)], fs: &Fs) {
     let _ = fs.remove_dir(dir);
 }
 
-/// A name beside the directory `name` that no other creation uses.
-fn site_name(name: &OsStr) -> OsString {
+/// Makes a directory in `parent` in which to build, under a name that nobody else uses.
+fn make_site(parent: &Path, fs: &Fs) -> Result<PathBuf> {
+    /// Names that are tried: others with the same process number may share the file system.
+    const ATTEMPTS: u64 = 100;
     static CREATIONS: AtomicU64 = AtomicU64::new(0);
-    let number = CREATIONS.fetch_add(1, Ordering::Relaxed);
-    let mut site = OsString::from(".");
-    site.push(name);
-    site.push(format!(".creating-{}-{number}", std::process::id()));
-    site
+    let mut attempt = 1;
+    loop {
+        let number = CREATIONS.fetch_add(1, Ordering::Relaxed);
+        let site = parent.join(format!(".ringloader-{}-{number}", std::process::id()));
+        match fs.create_dir(&site) {
+            Ok(()) => return Ok(site),
+            Err(Error::Io { source, .. })
+                if source.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS =>
+            {
+                attempt += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 fn move_in(site: &Path, path: &Path, fs: &Fs) -> Result<()> {
