@@ -231,11 +231,12 @@ impl Table {
     pub(crate) fn truncate(&self, length: u64) -> Result<()> {
         *self.cache.write().unwrap_or_else(PoisonError::into_inner) = Cache::default();
         let kept = length.div_ceil(self.capacity.segment_records);
-        let mut past = kept;
-        while let Some(path) = self.existing(past) {
-            self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&past);
-            self.fs.remove_file(&path)?;
-            past += 1;
+        let mut past = numbered_files(&self.dir, ".loc")?;
+        past.retain(|number| *number >= kept);
+        past.sort_unstable();
+        for number in past.into_iter().rev() {
+            self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+            self.fs.remove_file(&self.path(number))?;
         }
         if let Some(last) = kept.checked_sub(1) {
             let records = length - last * self.capacity.segment_records;

@@ -105,9 +105,13 @@ impl Chunks {
         open.values().try_for_each(|chunk| chunk.file.sync())
     }
 
-    /// Cuts the last chunk to `frontier` and removes the `old_tail - tail` chunks past it.
-    pub(super) fn truncate(&self, frontier: &Frontier, old_tail: u32) -> Result<()> {
-        for id in (frontier.tail_chunk + 1..=old_tail).rev() {
+    /// Cuts the last chunk to `frontier` and removes every chunk past it, also those that an
+    /// earlier compaction could not remove.
+    pub(super) fn truncate(&self, frontier: &Frontier) -> Result<()> {
+        let mut past = numbered_files(&self.dir, ".chunk")?;
+        past.retain(|id| *id > u64::from(frontier.tail_chunk));
+        past.sort_unstable();
+        for id in past.into_iter().rev().filter_map(|id| u32::try_from(id).ok()) {
             self.forget(id);
             self.fs.remove_file(&self.path(id))?;
         }

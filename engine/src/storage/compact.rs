@@ -119,7 +119,7 @@ impl Storage {
         let after = cursor.frontier(before.length);
         self.publish(&mut writer, after)?;
         self.sync_as(&mut writer)?;
-        self.chunks.truncate(&after, before.tail_chunk)?;
+        self.chunks.truncate(&after)?;
         self.table.truncate(after.length)
     }
 

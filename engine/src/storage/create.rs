@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
 use super::open::absolute;
-use super::{Options, Storage};
+use super::{Mode, Options, Storage};
 use crate::codec::{Codec, Dictionary};
 use crate::error::{Error, Result};
 use crate::file::Fs;
@@ -60,6 +60,7 @@ impl Storage {
         blueprint.check()?;
         let path = &absolute(path)?;
         check_vacant(path)?;
+        let options = &Options { mode: Mode::ReadWrite, ..options.clone() };
         let fs = &options.fs;
         let made = make_parents(path, fs)?;
         let built = build(path, blueprint, options);
