@@ -262,7 +262,7 @@ macro_rules! common_methods {
 
             /// Give the bytes of deleted records back, in place. Indices stay as they are.
             ///
-            /// Waits for gathers that are under way. At every instant the files are a store that can be opened. Takes 40 bytes
+            /// Waits for gathers that are under way. At every instant the files are a store that can be opened. Takes up to 130 bytes
             /// of memory for each record.
             fn compact(&self, py: Python<'_>) -> PyResult<()> {
                 let store = self.handle.store().to_python(py)?;

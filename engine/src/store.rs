@@ -67,7 +67,7 @@ macro_rules! store_methods {
             }
 
             /// Moves the records together and gives back the bytes of deleted ones. Indices stay
-            /// as they are. Takes 40 bytes of memory for each record, and waits for gathers that
+            /// as they are. Takes up to 130 bytes of memory for each record, and waits for gathers that
             /// are under way. At every instant the files are a store that can be opened.
             pub fn compact(&self) -> crate::Result<()> {
                 self.storage.compact()
