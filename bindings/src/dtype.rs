@@ -89,7 +89,7 @@ pub(crate) fn from_identity<'py>(
     let dtype = build(py, identity)?;
     let bytes = identity.item_bytes().map_err(PyValueError::new_err)?;
     // Arrays are made over memory that the engine has measured with its own size.
-    if dtype.itemsize() as u64 != bytes {
+    if dtype.itemsize() as u64 != bytes || dtype.has_object() {
         return Err(PyValueError::new_err(format!(
             "{dtype} has {} bytes here, and {bytes} in the store",
             dtype.itemsize()

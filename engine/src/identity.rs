@@ -127,7 +127,11 @@ fn plain_bytes(name: &str) -> Result<u64, String> {
     let rest = &rest[kind.len_utf8()..];
     if matches!(kind, 'M' | 'm') {
         let unit = rest.strip_prefix('8').ok_or_else(unknown)?;
-        let is_unit = unit.is_empty() || (unit.starts_with('[') && unit.ends_with(']'));
+        let inside = unit.strip_prefix('[').and_then(|unit| unit.strip_suffix(']'));
+        let is_unit = unit.is_empty()
+            || inside.is_some_and(|unit| {
+                unit.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'/')
+            });
         return if is_unit { Ok(8) } else { Err(unknown()) };
     }
     let is_plain = !rest.starts_with('0') && rest.bytes().all(|digit| digit.is_ascii_digit());
