@@ -237,7 +237,8 @@ impl RaggedLayout {
         self.axes.extend((1..=rank as usize).map(|axis| record.u64_le_at(AXIS_BYTES * axis)));
         let shape = &self.axes[start..];
         let payload = record.len() - prefix;
-        if shape_bytes(item_bytes, shape) != Some(payload as u64) {
+        // Append stores no empty record, and a zero would leave the other axes unchecked.
+        if payload == 0 || shape_bytes(item_bytes, shape) != Some(payload as u64) {
             return Err(format!(
                 "shape {shape:?} of {item_bytes}-byte elements is not its {payload} bytes"
             ));

@@ -207,13 +207,19 @@ impl Table {
     /// Writes consecutive locations from `first` on. A block in memory that they belong to is
     /// forgotten, so readers see either the old table or the new one, whole.
     pub(crate) fn write(&self, first: u64, locations: &[Location]) -> Result<()> {
+        let written = self.write_segments(first, locations);
+        // Also after an error: some of it may be on disk, and memory must not say otherwise.
+        self.forget(first, locations.len() as u64);
+        written
+    }
+
+    fn write_segments(&self, first: u64, locations: &[Location]) -> Result<()> {
         let mut rest = locations;
         for (segment, offset, count) in self.runs(first, locations.len()) {
             let (now, later) = rest.split_at(count);
             self.segment(segment, true)?.write_all_at(encode_locations(now).as_slice(), offset)?;
             rest = later;
         }
-        self.forget(first, locations.len() as u64);
         Ok(())
     }
 
