@@ -42,6 +42,14 @@ impl Default for PreadReader {
 }
 
 impl PreadReader {
+    /// A reader whose I/O threads run already. Otherwise the first slow read would start them,
+    /// and a thread that was merely kept waiting looks like one: a process that has warmed up
+    /// should start no threads later.
+    pub fn with_threads_started() -> Self {
+        io_pool();
+        Self::default()
+    }
+
     /// A reader that takes data for cold when a read takes longer than `latency` beside its
     /// bytes; with zero it reads in parallel always. For tests.
     #[doc(hidden)]

@@ -68,7 +68,7 @@ struct Readers {
     ring: Option<RingReader>,
     /// Set when this thread could not have a ring and reads with pread instead.
     ring_refused: bool,
-    pread: PreadReader,
+    pread: Option<PreadReader>,
 }
 
 impl Readers {
@@ -88,7 +88,7 @@ impl Readers {
         }
         match (backend, &mut self.ring) {
             (Backend::Uring, Some(ring)) => Ok(ring),
-            _ => Ok(&mut self.pread),
+            _ => Ok(self.pread.get_or_insert_with(PreadReader::with_threads_started)),
         }
     }
 }
