@@ -64,6 +64,7 @@ pub(crate) fn detached<T: Send>(
             Err(Error::Internal(text.unwrap_or_else(|| "a panic".into())))
         })
     });
+    crate::log::hand_over(py);
     called.to_python(py)
 }
 

@@ -16,7 +16,6 @@ use ringloader_engine::storage::{Mode, Options};
 use ringloader_engine::{DenseStore, Error, RaggedStore, Result};
 
 use crate::errors::detached;
-use crate::runtime::announce_stand_in;
 
 /// What both kinds of store can do.
 pub(crate) trait EngineStore: Send + Sync + Sized {
@@ -89,7 +88,6 @@ impl<S: EngineStore> Handle<S> {
         options: &Options,
         open: impl FnOnce(&Path, &Options) -> Result<S> + Send,
     ) -> PyResult<Self> {
-        announce_stand_in(py)?;
         detached(py, || Self::hold(path, options, open))
     }
 

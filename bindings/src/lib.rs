@@ -14,14 +14,15 @@ mod errors;
 mod handle;
 mod index;
 mod iteration;
+mod log;
 mod ragged;
 mod runtime;
 
-use pyo3::prelude::*;
-
 /// The compiled part of ringloader.
-#[pymodule(gil_used = false)]
+#[pyo3::pymodule(gil_used = false)]
 mod _ringloader {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::dense::DenseStore;
     #[pymodule_export]
@@ -30,6 +31,14 @@ mod _ringloader {
     use super::ragged::RaggedStore;
     #[pymodule_export]
     use super::runtime::{configure, engine_info, train_dictionary};
+
+    /// Runs when the module is imported.
+    #[expect(clippy::unnecessary_wraps, reason = "PyO3 asks for a result")]
+    #[pymodule_init]
+    fn begin(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::log::begin();
+        Ok(())
+    }
 
     #[pymodule_export]
     const __VERSION__: &str = env!("CARGO_PKG_VERSION");

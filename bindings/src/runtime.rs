@@ -3,7 +3,6 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use ringloader_engine::PerProcess;
 use ringloader_engine::codec;
 use ringloader_engine::runtime::{self, Backend, Config};
 
@@ -18,16 +17,17 @@ use crate::errors::{ToPython, detached};
 ///     batch is gathered by the thread that asks for it.
 /// pin : bool, optional
 ///     Whether each worker stays on one core. Default: yes.
-/// io : {"auto", "uring", "pread"}, optional
-///     How to read. Default: `io_uring` where it works, pread otherwise.
+/// io : {"auto", "uring", "pread", "mmap"}, optional
+///     How to read. Default: ``"auto"``, which copies records of chunks that are in memory from a mapping of the file,
+///     and reads the others through io_uring, or through pread where io_uring cannot be had.
 ///
 /// What is not given comes from ``RINGLOADER_WORKERS``, ``RINGLOADER_PIN`` (0 or 1) and ``RINGLOADER_IO``.
 ///
 /// Raises
 /// ------
-/// `RuntimeError`
+/// RuntimeError
 ///     If the engine is running already.
-/// `ValueError`
+/// ValueError
 ///     For a value that means nothing.
 #[pyfunction]
 #[pyo3(signature = (workers=None, pin=None, io=None))]
@@ -49,35 +49,24 @@ pub(crate) fn configure(
 /// Returns
 /// -------
 /// dict
-///     ``io``, how stores are read unless they were opened otherwise; ``io_reason``, why; ``workers``; ``pinned``;
-///     ``cores``, which the process may use; ``pool_idle_bytes``, batch memory kept for the next batch.
+///     ``io``, how stores are read unless they were opened otherwise; ``io_reason``, why; ``ring_refused``, why a thread
+///     had to do without io_uring, or None; ``mapping``, when records are copied from mapped files; ``workers``;
+///     ``pinned``; ``cores``, which the process may use; ``local_rank``, this process's number and how many share the
+///     machine, if a launcher says so, or None; ``pool_idle_bytes``, batch memory kept for the next batch.
 #[pyfunction]
 pub(crate) fn engine_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let info = detached(py, runtime::info)?;
     let dict = PyDict::new(py);
     dict.set_item("io", info.io.name())?;
     dict.set_item("io_reason", info.io_reason)?;
+    dict.set_item("ring_refused", info.ring_refused)?;
+    dict.set_item("mapping", info.mapping)?;
     dict.set_item("workers", info.workers)?;
     dict.set_item("pinned", info.pinned)?;
     dict.set_item("cores", info.cores)?;
+    dict.set_item("local_rank", info.local_rank)?;
     dict.set_item("pool_idle_bytes", info.pool_idle_bytes)?;
     Ok(dict)
-}
-
-/// Tells the log, once for each process, if io_uring is refused.
-pub(crate) fn announce_stand_in(py: Python<'_>) -> PyResult<()> {
-    static TOLD: PerProcess<()> = PerProcess::new();
-    if TOLD.get().is_some() {
-        return Ok(());
-    }
-    TOLD.get_or_init(|| ());
-    let info = detached(py, runtime::info)?;
-    if info.io_stands_in {
-        let text = format!("reading with {} threads instead: {}", info.io.name(), info.io_reason);
-        let logger = py.import("logging")?.call_method1("getLogger", ("ringloader",))?;
-        logger.call_method1("warning", (text,))?;
-    }
-    Ok(())
 }
 
 /// Train a dictionary of at most `size` bytes on samples that lie one behind the other.

@@ -1,14 +1,21 @@
-//! The ways to read batches, which of them a machine has, and which of them to use.
+//! The ways to a store's bytes, which of them a machine has, and which of them to use.
+
+use std::io::ErrorKind;
+
+use ringloader_fallback::{PerProcess, page_cache};
+use ringloader_uring::SetupError;
 
 use crate::error::{Error, Result};
 
-/// A way to read batches.
+/// A way to read that can be asked for by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// `io_uring` (Linux).
     Uring,
     /// Positional reads, on a pool of threads when the data is cold.
     Pread,
+    /// Copies from shared mappings of the files, whether they are in memory or not.
+    Mmap,
 }
 
 impl Backend {
@@ -17,6 +24,7 @@ impl Backend {
         match self {
             Self::Uring => "uring",
             Self::Pread => "pread",
+            Self::Mmap => "mmap",
         }
     }
 
@@ -26,48 +34,138 @@ impl Backend {
             "auto" => Ok(None),
             "uring" => Ok(Some(Self::Uring)),
             "pread" => Ok(Some(Self::Pread)),
+            "mmap" => Ok(Some(Self::Mmap)),
             _ => Err(Error::InvalidArgument(format!(
-                "unknown io {name:?}: expected 'auto', 'uring' or 'pread'"
+                "unknown io {name:?}: expected 'auto', 'uring', 'pread' or 'mmap'"
             ))),
         }
     }
 }
 
-/// Checks that the backend that was asked for can be had.
-pub(crate) fn require(backend: Option<Backend>) -> Result<()> {
-    match backend {
-        Some(name @ Backend::Uring) => ringloader_uring::probe().map(drop).map_err(|why| {
-            Error::BackendUnavailable { name: name.name(), reason: why.to_string() }
-        }),
-        Some(Backend::Pread) | None => Ok(()),
+/// What a batch of reads is handed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// A ring. Unless it is `required`, a thread that cannot have one reads with pread.
+    Uring {
+        required: bool,
+    },
+    Pread,
+}
+
+/// When records are copied from mappings of their chunks, and not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mapped {
+    Never,
+    /// While their chunks are in the page cache.
+    Resident,
+    Always,
+}
+
+/// How the bytes of a store are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) reader: Reader,
+    pub(crate) mapped: Mapped,
+}
+
+impl Route {
+    /// The route that was asked for by name.
+    pub(crate) fn of(backend: Backend) -> Self {
+        match backend {
+            Backend::Uring => {
+                Self { reader: Reader::Uring { required: true }, mapped: Mapped::Never }
+            }
+            Backend::Pread => Self { reader: Reader::Pread, mapped: Mapped::Never },
+            // Whatever cannot be had from a mapping is read, to learn what is wrong with it.
+            Backend::Mmap => Self { reader: Reader::Pread, mapped: Mapped::Always },
+        }
     }
 }
 
-/// A backend, and why that one.
+/// Checks that the backend that was asked for can be had.
+pub(crate) fn require(backend: Backend) -> Result<()> {
+    let refused = |reason| Err(Error::BackendUnavailable { name: backend.name(), reason });
+    match backend {
+        Backend::Uring => match ringloader_uring::probe() {
+            Ok(_) => Ok(()),
+            Err(why) => refused(why.to_string()),
+        },
+        Backend::Mmap if !cfg!(unix) => refused("mappings are used on Unix only".into()),
+        Backend::Pread | Backend::Mmap => Ok(()),
+    }
+}
+
+/// A route, and why that one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Choice {
+    pub(crate) route: Route,
+    /// The backend that stands for it in the API.
     pub(crate) backend: Backend,
     pub(crate) reason: String,
-    /// Whether it stands in for a better one that this system has and refuses.
-    pub(crate) stands_in: bool,
+    pub(crate) mapped_reason: String,
 }
 
-/// The backend to use where nothing else was asked for a store, and why that one.
-pub(crate) fn choose(asked: Option<Backend>) -> Result<Choice, String> {
-    let chosen = |backend, reason| Ok(Choice { backend, reason, stands_in: false });
-    if asked == Some(Backend::Pread) {
-        return chosen(Backend::Pread, "asked for by configure or RINGLOADER_IO".into());
-    }
-    match (asked, ringloader_uring::probe()) {
-        (Some(_), Err(why)) => Err(format!("io='uring' is not available: {why}")),
-        (Some(_), Ok(features)) => {
-            chosen(Backend::Uring, format!("asked for by configure or RINGLOADER_IO; {features}"))
+static REFUSAL: PerProcess<String> = PerProcess::new();
+
+/// Notes, and tells the log once for each process, that a thread could have no ring although
+/// the machine has them.
+pub(crate) fn note_refusal(why: &SetupError) {
+    REFUSAL.get_or_init(|| {
+        log::warn!("a thread reads with pread instead of io_uring: {why}");
+        why.to_string()
+    });
+}
+
+/// Why a thread of this process could have no ring, if that has happened.
+pub(crate) fn refusal() -> Option<&'static str> {
+    REFUSAL.get().map(String::as_str)
+}
+
+/// The route of stores that ask for none, where `asked` was configured.
+pub(crate) fn choose(asked: Option<Backend>) -> Result<Choice> {
+    let Some(backend) = asked else { return Ok(choose_freely()) };
+    require(backend)?;
+    let reason = "asked for by configure or RINGLOADER_IO".to_owned();
+    let mapped_reason = match backend {
+        Backend::Mmap => "every record is copied from a mapping".into(),
+        _ => format!("io={:?} uses none", backend.name()),
+    };
+    Ok(Choice { route: Route::of(backend), backend, reason, mapped_reason })
+}
+
+fn choose_freely() -> Choice {
+    let (mapped, mapped_reason) = choose_mapped();
+    let (reader, backend, reason) = match ringloader_uring::probe() {
+        Ok(features) => (
+            Reader::Uring { required: false },
+            Backend::Uring,
+            format!("io_uring works here, {features}"),
+        ),
+        Err(why) => {
+            let reason = format!("io_uring cannot be used: {why}");
+            if cfg!(target_os = "linux") {
+                log::warn!("reading with pread threads instead: {reason}");
+            }
+            (Reader::Pread, Backend::Pread, reason)
         }
-        (None, Ok(features)) => chosen(Backend::Uring, format!("io_uring works here, {features}")),
-        (None, Err(why)) => Ok(Choice {
-            backend: Backend::Pread,
-            reason: format!("io_uring cannot be used: {why}"),
-            stands_in: cfg!(target_os = "linux"),
-        }),
+    };
+    Choice { route: Route { reader, mapped }, backend, reason, mapped_reason }
+}
+
+/// Whether the system says what is in its page cache.
+fn choose_mapped() -> (Mapped, String) {
+    // Any file does; this one is there wherever cachestat is.
+    let asked = std::env::current_exe()
+        .and_then(std::fs::File::open)
+        .and_then(|file| page_cache::cached_bytes(&file));
+    match asked {
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            let reason = "the system does not say what is in memory (cachestat, Linux 6.5)";
+            (Mapped::Never, reason.into())
+        }
+        // That this file is somebody else's says nothing of a store's.
+        Ok(_) | Err(_) => {
+            (Mapped::Resident, "records of chunks that are in memory are copied".into())
+        }
     }
 }

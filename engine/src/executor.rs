@@ -6,6 +6,7 @@
 //! calling thread.
 
 mod context;
+mod cores;
 mod scope;
 
 use std::any::Any;
@@ -17,10 +18,13 @@ use std::thread::{self, Thread};
 
 use core_affinity::CoreId;
 use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
+use ringloader_fallback::process::generation;
 
-use crate::backend::Backend;
+use crate::backend::Reader;
 use crate::error::{Error, Result};
+use crate::pool::{self, Pool};
 pub(crate) use context::Context;
+pub(crate) use cores::Cores;
 
 /// A part of a batch that one thread works on.
 pub(crate) type Shard<'a> = Box<dyn FnOnce(&mut Context) + Send + 'a>;
@@ -31,13 +35,13 @@ const LOOKS_BEFORE_SLEEP: u32 = 2000;
 
 thread_local! {
     /// The context of a thread that is no worker: it works on its own batches.
-    static CALLER: RefCell<Option<(u32, Context)>> = const { RefCell::new(None) };
+    static CALLER: RefCell<Option<(u64, Context)>> = const { RefCell::new(None) };
 }
 
 /// Calls `work` with this thread's context. If it panics, the context is not used again.
 pub(crate) fn with_context<R>(work: impl FnOnce(&mut Context) -> R) -> R {
     // A forked child must not touch a ring that it shares with its parent.
-    let process = std::process::id();
+    let process = generation();
     let kept = CALLER.take().filter(|(owner, _)| *owner == process);
     let mut context = kept.map(|(_, context)| context).unwrap_or_default();
     let done = work(&mut context);
@@ -49,7 +53,7 @@ pub(crate) fn with_context<R>(work: impl FnOnce(&mut Context) -> R) -> R {
 #[derive(Debug)]
 pub(crate) struct Executor {
     shared: Arc<Shared>,
-    cores: Vec<usize>,
+    cores: Cores,
     pin: bool,
     /// How many workers run; they are started by the first batch that asks for help.
     started: OnceLock<usize>,
@@ -61,7 +65,9 @@ struct Shared {
     calls: Injector<Arc<Batch>>,
     workers: Box<[Worker]>,
     /// What workers read through.
-    backend: Backend,
+    reader: Reader,
+    /// Batch memory, which workers that have nothing to do give back to the system.
+    pool: Arc<Pool>,
 }
 
 #[derive(Debug)]
@@ -73,25 +79,18 @@ struct Worker {
 }
 
 impl Executor {
-    /// Workers for this process: `workers` of them, or one for each core it may use.
-    pub(crate) fn new(workers: Option<usize>, pin: bool, backend: Backend) -> Self {
-        let available = core_affinity::get_core_ids().unwrap_or_default();
-        let cores: Vec<usize> = available.into_iter().map(|core| core.id).collect();
-        let count = workers.unwrap_or_else(|| {
-            if cores.is_empty() {
-                thread::available_parallelism().map_or(1, usize::from)
-            } else {
-                cores.len()
-            }
-        });
+    /// Workers for this process: `workers` of them, or one for each core that it may use.
+    pub(crate) fn new(workers: Option<usize>, pin: bool, reader: Reader, pool: Arc<Pool>) -> Self {
+        let cores = Cores::of_this_process();
+        let count = workers.unwrap_or(cores.busy_max);
         let worker = |i: usize| Worker {
-            core: cores.get(i % cores.len().max(1)).copied().filter(|_| pin),
+            core: cores.ids.get(i % cores.ids.len().max(1)).copied().filter(|_| pin),
             idle: AtomicBool::new(false),
             thread: OnceLock::new(),
         };
         let workers = (0..count).map(worker).collect();
-        let shared = Shared { calls: Injector::new(), workers, backend };
-        let pin = pin && !cores.is_empty() && count > 0;
+        let shared = Shared { calls: Injector::new(), workers, reader, pool };
+        let pin = pin && !cores.ids.is_empty() && count > 0;
         Self { shared: Arc::new(shared), cores, pin, started: OnceLock::new() }
     }
 
@@ -103,7 +102,7 @@ impl Executor {
         self.pin
     }
 
-    pub(crate) fn cores(&self) -> &[usize] {
+    pub(crate) fn cores(&self) -> &Cores {
         &self.cores
     }
 
@@ -191,7 +190,7 @@ impl Shared {
         let mut context = Context::default();
         // Made now, so that a process that has warmed up needs no more descriptors. A batch that
         // needs what cannot be had is told so.
-        let _ = context.reader(self.backend, true);
+        let _ = context.reader(self.reader);
         loop {
             let batch = self.next_batch(me);
             while let Some(shard) = batch.steal() {
@@ -214,8 +213,19 @@ impl Shared {
                 me.idle.store(false, Ordering::Release);
                 return batch;
             }
-            while me.idle.load(Ordering::Acquire) {
+            self.sleep(me);
+        }
+    }
+
+    /// Sleeps until the worker is woken. It gives back idle batch memory that has grown old, and
+    /// once there is none it sleeps without a limit: an idle process does nothing at all.
+    fn sleep(&self, me: &Worker) {
+        while me.idle.load(Ordering::Acquire) {
+            if self.pool.idle_bytes() == 0 {
                 thread::park();
+            } else {
+                thread::park_timeout(pool::IDLE_TIME_MAX);
+                self.pool.trim();
             }
         }
     }
@@ -303,9 +313,13 @@ fn current_core() -> Option<usize> {
 mod tests {
     use super::*;
 
+    fn executor(workers: usize, pin: bool, reader: Reader) -> Executor {
+        Executor::new(Some(workers), pin, reader, Arc::default())
+    }
+
     #[test]
     fn every_shard_runs_once_and_may_borrow() {
-        let executor = Executor::new(Some(3), false, Backend::Pread);
+        let executor = executor(3, false, Reader::Pread);
         for round in 0..200 {
             let counts: Vec<AtomicUsize> = (0..round % 17).map(|_| AtomicUsize::new(0)).collect();
             let shards: Vec<Shard<'_>> = counts
@@ -323,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_a_shard_is_an_error_and_the_executor_lives() {
-        let executor = Executor::new(Some(2), false, Backend::Pread);
+        let executor = executor(2, false, Reader::Pread);
         let ran = AtomicUsize::new(0);
         for _ in 0..20 {
             ran.store(0, Ordering::Relaxed);
@@ -344,7 +358,7 @@ mod tests {
 
     #[test]
     fn many_callers_share_the_workers() {
-        let executor = Executor::new(Some(2), true, Backend::Uring);
+        let executor = executor(2, true, Reader::Uring { required: false });
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {

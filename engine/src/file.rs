@@ -125,6 +125,7 @@ impl Fs {
         if !metadata.is_file() {
             return Err(Error::invalid(path, "it is not a regular file"));
         }
+        block_on_reads(&file).map_err(|e| Error::io("open", path, e))?;
         Ok(self.adopt(path, file))
     }
 
@@ -155,6 +156,19 @@ fn refuse_special_files(options: &mut OpenOptions) {
 
 #[cfg(not(unix))]
 fn refuse_special_files(_options: &mut OpenOptions) {}
+
+/// A regular file that was opened with NONBLOCK waits for its disk all the same, but not on every
+/// network file system, nor through a ring.
+#[cfg(unix)]
+fn block_on_reads(file: &File) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(file)? - rustix::fs::OFlags::NONBLOCK;
+    Ok(rustix::fs::fcntl_setfl(file, flags)?)
+}
+
+#[cfg(not(unix))]
+fn block_on_reads(_file: &File) -> io::Result<()> {
+    Ok(())
+}
 
 /// Opening a symbolic link with NOFOLLOW fails with ELOOP (EMLINK on some BSDs), and opening
 /// a directory for writing with EISDIR; all mean that the file is not what a store has there.

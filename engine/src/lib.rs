@@ -45,6 +45,8 @@ pub mod identity;
 mod plan;
 pub mod pool;
 mod ragged;
+mod readahead;
+mod residency;
 pub mod runtime;
 pub mod storage;
 mod store;

@@ -58,20 +58,14 @@ impl Plan {
 
     /// Cuts the plan into at most `count` ranges of about equal stored bytes.
     pub(crate) fn shards(&self, count: usize) -> Vec<Range<usize>> {
-        let total: u64 = self.fetches.iter().map(|fetch| u64::from(fetch.phys_length)).sum();
-        let share = total.div_ceil(count.max(1) as u64).max(1);
-        let (mut shards, mut start, mut bytes) = (Vec::with_capacity(count), 0, 0);
-        for (i, fetch) in self.fetches.iter().enumerate() {
-            bytes += u64::from(fetch.phys_length);
-            if bytes >= share {
-                shards.push(start..i + 1);
-                (start, bytes) = (i + 1, 0);
-            }
-        }
-        if start < self.fetches.len() {
-            shards.push(start..self.fetches.len());
-        }
-        shards
+        shares(self.fetches.iter().map(|fetch| fetch.phys_length), count)
+    }
+
+    /// Where the batch begins and ends, if its records lie one behind the other in one chunk.
+    pub(crate) fn run(&self) -> Option<(u32, Range<u64>)> {
+        let (first, last) = (self.fetches.first()?, self.fetches.last()?);
+        let is_run = self.fetches.is_sorted_by(|a, b| a.end() == b.place);
+        is_run.then(|| (first.chunk(), first.offset()..last.end() - (last.place - last.offset())))
     }
 
     /// The reads for a range of fetches. Fetches whose bytes follow each other on disk share a
@@ -103,6 +97,26 @@ impl Plan {
         }
         reads
     }
+}
+
+/// Cuts records of `sizes` bytes into at most `count` ranges of about equal bytes.
+pub(crate) fn shares(sizes: impl Iterator<Item = u32> + Clone, count: usize) -> Vec<Range<usize>> {
+    let total: u64 = sizes.clone().map(u64::from).sum();
+    let share = total.div_ceil(count.max(1) as u64).max(1);
+    let (mut shares, mut start, mut bytes) = (Vec::with_capacity(count), 0, 0);
+    let mut end = 0;
+    for size in sizes {
+        end += 1;
+        bytes += u64::from(size);
+        if bytes >= share {
+            shares.push(start..end);
+            (start, bytes) = (end, 0);
+        }
+    }
+    if start < end {
+        shares.push(start..end);
+    }
+    shares
 }
 
 #[cfg(test)]
@@ -139,6 +153,16 @@ mod tests {
         assert_eq!(ranges, [(0..2, 20), (2..5, 30), (5..6, 10)]);
         assert_eq!(plan.reads(0..6, 1000, |_, _| false).len(), 6);
         assert_eq!(plan.reads(0..6, 20, |_, _| true)[1].bytes, 20);
+    }
+
+    #[test]
+    fn records_one_behind_the_other_are_a_run() {
+        let locations: Vec<_> = [30, 0, 10, 20].map(|offset| location(2, offset, 10)).into();
+        assert_eq!(Plan::new(&locations).run(), Some((2, 0..40)));
+        assert_eq!(Plan::new(&locations[..3]).run(), None);
+        assert_eq!(Plan::new(&[location(1, 0, 10), location(2, 10, 10)]).run(), None);
+        assert_eq!(plan().run(), None);
+        assert_eq!(Plan::new(&[]).run(), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use memmap2::MmapMut;
 use ringloader_fallback::SpanMut;
+use ringloader_fallback::process::generation;
 
 use crate::error::{Error, Result};
 
@@ -31,12 +32,12 @@ pub struct Pool {
     idle: Mutex<Idle>,
     /// The process that lends from it. In a forked child the lock may be held for ever by a
     /// thread that is not there.
-    process: u32,
+    process: u64,
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { idle: Mutex::default(), process: std::process::id() }
+        Self { idle: Mutex::default(), process: generation() }
     }
 }
 
@@ -90,7 +91,7 @@ impl Pool {
     }
 
     fn put(&self, map: MmapMut) {
-        if self.process != std::process::id() {
+        if self.process != generation() {
             return;
         }
         let dropped = {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ringloader_fallback::PerProcess;
 
 pub use crate::backend::Backend;
-use crate::backend::{self, Choice};
+use crate::backend::{self, Choice, Route};
 use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::pool::Pool;
@@ -18,11 +18,13 @@ use crate::pool::Pool;
 /// (`RINGLOADER_WORKERS`, `RINGLOADER_PIN`, `RINGLOADER_IO`), or else from the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Threads that help with large batches. Default: one for each core the process may use.
+    /// Threads that help with large batches. Default: one for each core the process may use, as
+    /// far as its affinity mask, its rank's share and its control group's quota go.
     pub workers: Option<usize>,
     /// Whether each worker stays on one core. Default: yes.
     pub pin: Option<bool>,
-    /// How to read. Default: `io_uring` where it works.
+    /// How to read. Default: copies of what is in memory, and `io_uring` where it works for the
+    /// rest.
     pub io: Option<Backend>,
 }
 
@@ -36,15 +38,19 @@ pub struct Info {
     pub io: Backend,
     /// Why that one.
     pub io_reason: String,
-    /// Whether it stands in for `io_uring`, which this Linux refuses: the reason says what to
-    /// change.
-    pub io_stands_in: bool,
+    /// Why a thread of this process could have no ring, if that has happened.
+    pub ring_refused: Option<&'static str>,
+    /// When records are copied from mapped files, and why.
+    pub mapping: String,
     /// Worker threads.
     pub workers: usize,
     /// Whether they are pinned.
     pub pinned: bool,
     /// The cores that the process may use.
     pub cores: Vec<usize>,
+    /// This process's number among those that a launcher has started on the machine, and how
+    /// many they are.
+    pub local_rank: Option<(usize, usize)>,
     /// Batch memory that is kept for the next batch, in bytes.
     pub pool_idle_bytes: usize,
 }
@@ -58,7 +64,7 @@ pub(crate) struct Engine {
 }
 
 static CONFIG: Mutex<Config> = Mutex::new(Config { workers: None, pin: None, io: None });
-static ENGINE: PerProcess<Result<Engine, String>> = PerProcess::new();
+static ENGINE: PerProcess<Engine> = PerProcess::new();
 
 /// Sets how the engine will be made.
 ///
@@ -86,13 +92,16 @@ pub fn configure(config: Config) -> Result<()> {
 /// [`Error::BackendUnavailable`] if one names a backend that cannot be had.
 pub fn info() -> Result<Info> {
     let engine = engine()?;
+    let cores = engine.executor.cores();
     Ok(Info {
         io: engine.choice.backend,
         io_reason: engine.choice.reason.clone(),
-        io_stands_in: engine.choice.stands_in,
+        ring_refused: backend::refusal(),
+        mapping: engine.choice.mapped_reason.clone(),
         workers: engine.executor.workers(),
         pinned: engine.executor.pinned(),
-        cores: engine.executor.cores().to_vec(),
+        cores: cores.ids.clone(),
+        local_rank: cores.rank,
         pool_idle_bytes: engine.pool.idle_bytes(),
     })
 }
@@ -103,51 +112,54 @@ pub fn take_buffer(len: usize) -> Result<crate::pool::Buffer> {
 }
 
 pub(crate) fn engine() -> Result<&'static Engine> {
-    let made = ENGINE.get_or_init(Engine::new);
-    made.as_ref().map_err(|reason| Error::InvalidArgument(reason.clone()))
+    match ENGINE.get() {
+        Some(engine) => Ok(engine),
+        // An engine that cannot be made may be made later, with another configuration.
+        None => Engine::new().map(|made| ENGINE.get_or_init(|| made)),
+    }
 }
 
 impl Engine {
-    /// The backend of stores that were opened without a choice.
-    pub(crate) fn backend(&self) -> Backend {
-        self.choice.backend
+    /// The route of stores that were opened without a choice.
+    pub(crate) fn route(&self) -> Route {
+        self.choice.route
     }
 
-    fn new() -> Result<Self, String> {
-        let set = *CONFIG.lock().unwrap_or_else(PoisonError::into_inner);
-        let config = Config {
-            workers: or_env(set.workers, "RINGLOADER_WORKERS", parse_workers)?,
-            pin: or_env(set.pin, "RINGLOADER_PIN", parse_switch)?,
-            io: match set.io {
-                Some(io) => Some(io),
-                None => or_env(None, "RINGLOADER_IO", |name| {
-                    Backend::from_name(name).map_err(|e| e.to_string())
-                })?
-                .flatten(),
-            },
-        };
+    fn new() -> Result<Self> {
+        let config = configured()?;
         let choice = backend::choose(config.io)?;
-        Ok(Self {
-            executor: Executor::new(config.workers, config.pin.unwrap_or(true), choice.backend),
-            choice,
-            pool: Arc::default(),
-        })
+        let pool = Arc::<Pool>::default();
+        let (pin, reader) = (config.pin.unwrap_or(true), choice.route.reader);
+        let executor = Executor::new(config.workers, pin, reader, Arc::clone(&pool));
+        Ok(Self { choice, executor, pool })
     }
+}
+
+/// What was configured, or else what the environment says.
+fn configured() -> Result<Config> {
+    let set = *CONFIG.lock().unwrap_or_else(PoisonError::into_inner);
+    let backend = |name: &str| Backend::from_name(name).map_err(|error| error.to_string());
+    Ok(Config {
+        workers: or_env(set.workers, "RINGLOADER_WORKERS", parse_workers)?,
+        pin: or_env(set.pin, "RINGLOADER_PIN", parse_switch)?,
+        io: or_env(set.io.map(Some), "RINGLOADER_IO", backend)?.flatten(),
+    })
 }
 
 fn or_env<T>(
     set: Option<T>,
     name: &str,
     parse: impl Fn(&str) -> Result<T, String>,
-) -> Result<Option<T>, String> {
+) -> Result<Option<T>> {
     if set.is_some() {
         return Ok(set);
     }
+    let refused = |reason| Error::InvalidArgument(format!("{name}: {reason}"));
     match env::var(name) {
         Ok(value) if value.is_empty() => Ok(None),
-        Ok(value) => parse(&value).map(Some).map_err(|reason| format!("{name}: {reason}")),
+        Ok(value) => parse(&value).map(Some).map_err(refused),
         Err(env::VarError::NotPresent) => Ok(None),
-        Err(env::VarError::NotUnicode(_)) => Err(format!("{name} is not text")),
+        Err(env::VarError::NotUnicode(_)) => Err(refused("it is not text".into())),
     }
 }
 

@@ -12,11 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use ringloader_fallback::process::generation;
+
 use crate::backend::Backend;
 use crate::codec::{Codec, Dictionary};
 use crate::error::{Error, Result};
 use crate::file::{Fs, StoreFile};
 use crate::format::{Capacity, Frontier, HEADER_BYTES, Header};
+use crate::readahead::Readahead;
 use crate::table::Table;
 pub(crate) use chunks::{ChunkFile, Chunks};
 pub(crate) use create::Blueprint;
@@ -103,9 +106,10 @@ pub(crate) struct Storage {
     meta: StoreFile,
     pub(crate) chunks: Chunks,
     pub(crate) table: Table,
+    pub(crate) readahead: Readahead,
     access: Access,
     /// The process that holds the lock. A forked child must not act for it.
-    process: u32,
+    process: u64,
     /// What gathers may see.
     published: Mutex<Frontier>,
     /// Deletes and compactions so far, so that an iteration can notice one.
@@ -164,7 +168,7 @@ impl Storage {
 
     /// Whether this process is the one that opened the store.
     pub(crate) fn is_ours(&self) -> bool {
-        self.process == std::process::id()
+        self.process == generation()
     }
 
     pub(crate) fn reorders(&self) -> u64 {

@@ -1,17 +1,44 @@
-//! Values of which each process has one: it owns how they are found again after a fork. The pool
-//! of I/O threads and the engine are such values. A forked child must not use its parent's
+//! Forks: which process of a line of forks this is, and values of which each process has one. The
+//! pool of I/O threads and the engine are such values. A forked child must not use its parent's
 //! threads, nor wait for a lock that one of them held, so it makes its own and never looks into
 //! its parent's.
 //!
 //! This is one of the rooms in which `unsafe` is allowed: a list that is searched and extended
-//! without a lock, because a lock that another thread held during the fork stays held for ever.
+//! without a lock, because a lock that another thread held during the fork stays held for ever,
+//! and a function that the C library calls in a forked child.
 #![allow(unsafe_code)]
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// How many forks lie between this process and the first of its line that asked.
+///
+/// Unlike the number that the system gives a process, it is never that of an ancestor, whatever
+/// the process namespaces, and it costs no system call.
+pub fn generation() -> u64 {
+    static FORKS_ARE_COUNTED: OnceLock<()> = OnceLock::new();
+    FORKS_ARE_COUNTED.get_or_init(count_forks);
+    GENERATION.load(Ordering::Relaxed)
+}
+
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+#[cfg(unix)]
+fn count_forks() {
+    extern "C" fn in_child() {
+        GENERATION.fetch_add(1, Ordering::Relaxed);
+    }
+    // SAFETY: the function lives as long as the process, and in the child, where only functions
+    // that are safe in a signal handler may be called, it only adds to a number.
+    let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    assert_eq!(refused, 0, "no memory to count forks");
+}
+
+#[cfg(not(unix))]
+fn count_forks() {}
 
 /// One value for each process, made on first use.
 pub struct PerProcess<T> {
@@ -22,7 +49,7 @@ pub struct PerProcess<T> {
 }
 
 struct Node<T> {
-    process: u32,
+    process: u64,
     /// Only threads of `process` touch it, so whoever waits for it waits for a living thread.
     value: OnceLock<T>,
     older: *mut Node<T>,
@@ -36,16 +63,16 @@ impl<T> PerProcess<T> {
 
     /// This process's value, if it was made.
     pub fn get(&self) -> Option<&T> {
-        self.find(std::process::id())?.value.get()
+        self.find(generation())?.value.get()
     }
 
     /// This process's value, made by `make` if it is the first to ask.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
-        self.node(std::process::id()).value.get_or_init(make)
+        self.node(generation()).value.get_or_init(make)
     }
 
     /// The node of `process`, added if there is none.
-    fn node(&self, process: u32) -> &Node<T> {
+    fn node(&self, process: u64) -> &Node<T> {
         loop {
             // Before the search: what another thread adds during it makes `add` do nothing.
             let older = self.newest.load(Ordering::Acquire);
@@ -68,7 +95,7 @@ impl<T> PerProcess<T> {
     }
 
     /// The node of `process`.
-    fn find(&self, process: u32) -> Option<&Node<T>> {
+    fn find(&self, process: u64) -> Option<&Node<T>> {
         let mut next = self.newest.load(Ordering::Acquire);
         // SAFETY: every pointer in the list comes from `Box::into_raw` in `add`, and the acquiring
         // load sees what was written before it was shared. Nodes are not freed before `self` is

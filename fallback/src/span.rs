@@ -108,6 +108,19 @@ impl SpanMut<'_> {
         }
     }
 
+    /// The first `mid` bytes and the rest, as spans of their own.
+    ///
+    /// # Panics
+    /// If the span is shorter.
+    #[must_use]
+    pub fn split_at(self, mid: usize) -> (Self, Self) {
+        assert!(mid <= self.len, "span range out of bounds");
+        // SAFETY: `mid` was just checked; the two parts do not overlap, and `self` is gone.
+        let behind = unsafe { self.start.add(mid) };
+        let part = |start, len| Self { start, len, ..self };
+        (part(self.start, mid), part(behind, self.len - mid))
+    }
+
     /// Copies `src` over the whole span.
     ///
     /// # Panics
@@ -208,7 +221,7 @@ pub struct Slots<'a> {
     taken: Vec<bool>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 enum Bounds<'a> {
     Uniform { stride: usize },
     Offsets(&'a [usize]),
@@ -235,6 +248,16 @@ impl<'a> Slots<'a> {
         assert!(offsets.is_sorted(), "slot offsets fall");
         let taken = vec![false; offsets.len() - 1];
         Self { dst, bounds: Bounds::Offsets(offsets), taken }
+    }
+
+    /// The same slots, none of which is handed out yet, for as long as these are borrowed.
+    pub fn reborrow(&mut self) -> Slots<'_> {
+        let len = self.dst.len;
+        Slots {
+            dst: self.dst.slice_mut(0..len),
+            bounds: self.bounds,
+            taken: vec![false; self.taken.len()],
+        }
     }
 
     /// How many slots there are.

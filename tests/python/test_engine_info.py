@@ -91,7 +91,7 @@ def test_auto_is_the_engine_s_choice():
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("RINGLOADER_IO", "mmap"),
+        ("RINGLOADER_IO", "map"),
         ("RINGLOADER_IO", "URING"),
         ("RINGLOADER_WORKERS", "many"),
         ("RINGLOADER_WORKERS", "-1"),
@@ -157,7 +157,7 @@ except RuntimeError as error:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["workers=-1", "io='mmap'", "io=''", "workers=10**9", "workers='2'", "pin='yes'"]
+    "arguments", ["workers=-1", "io='map'", "io=''", "workers=10**9", "workers='2'", "pin='yes'"]
 )
 def test_configure_refuses_what_means_nothing(arguments):
     code = f"""

@@ -83,7 +83,7 @@ def test_an_unknown_mode_is_a_value_error(closed_store, kind, mode):
     kind.open(closed_store).close()
 
 
-@pytest.mark.parametrize("io", ["mmap", "URING", "", "aio"])
+@pytest.mark.parametrize("io", ["map", "URING", "", "aio"])
 def test_an_unknown_io_is_a_value_error(closed_store, kind, io):
     with pytest.raises(ValueError, match="io"):
         kind.open(closed_store, io=io)

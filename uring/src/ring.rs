@@ -12,6 +12,7 @@ use std::process;
 use std::thread::{self, ThreadId};
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, types};
+use ringloader_fallback::process::generation;
 use ringloader_fallback::{ReadOp, Span};
 
 use crate::{Features, SetupError};
@@ -38,13 +39,13 @@ pub(crate) struct Ring {
 /// That the kernel refuses the child comes too late: this is asked before anything is pushed.
 #[derive(Debug, PartialEq, Eq)]
 struct Owner {
-    process: u32,
+    process: u64,
     thread: ThreadId,
 }
 
 impl Owner {
     fn here() -> Self {
-        Self { process: process::id(), thread: thread::current().id() }
+        Self { process: generation(), thread: thread::current().id() }
     }
 }
 

@@ -13,7 +13,7 @@ from ._batch import RaggedBatch
 _Path: TypeAlias = str | os.PathLike[str]
 _Codec: TypeAlias = Literal["raw", "zstd", "zstd_dict"]
 _Mode: TypeAlias = Literal["r", "r+"]
-_Io: TypeAlias = Literal["auto", "uring", "pread"]
+_Io: TypeAlias = Literal["auto", "uring", "pread", "mmap"]
 _One: TypeAlias = int | np.integer[Any]
 _Many: TypeAlias = (
     slice | Sequence[int] | Sequence[bool] | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
@@ -26,11 +26,14 @@ class _Stats(TypedDict):
     reclaimable: int
 
 class _EngineInfo(TypedDict):
-    io: Literal["uring", "pread"]
+    io: Literal["uring", "pread", "mmap"]
     io_reason: str
+    ring_refused: str | None
+    mapping: str
     workers: int
     pinned: bool
     cores: list[int]
+    local_rank: tuple[int, int] | None
     pool_idle_bytes: int
 
 __VERSION__: str

@@ -1,13 +1,17 @@
 //! What a thread keeps from one batch to the next: its readers, its zstd state and its staging
 //! memory. Nothing in it belongs to a store.
 
+use std::time::{Duration, Instant};
+
 use ringloader_fallback::{BatchReader, PreadReader};
 use ringloader_uring::RingReader;
 
-use crate::backend::Backend;
+use crate::backend::{self, Backend, Reader};
 use crate::codec::context::{Decoder, Encoder};
 use crate::error::{Error, Result};
 
+/// A thread that could not have a ring tries again after this time.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Staging memory that a thread keeps; a batch of larger records has more while it runs.
 const STAGING_KEPT_BYTES: usize = 8 << 20;
 
@@ -21,32 +25,26 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The reader for `backend`. Where `fallback` is allowed, a thread that cannot have a ring
-    /// (descriptors or locked memory ran out) reads with pread.
-    pub(crate) fn reader(
-        &mut self,
-        backend: Backend,
-        fallback: bool,
-    ) -> Result<&mut dyn BatchReader> {
-        self.readers.get(backend, fallback)
+    /// The reader of this thread.
+    pub(crate) fn reader(&mut self, reader: Reader) -> Result<&mut dyn BatchReader> {
+        self.readers.get(reader)
     }
 
     /// A reader with a decoder and `len` bytes of staging memory, to be used together.
     pub(crate) fn decoding(
         &mut self,
-        backend: Backend,
-        fallback: bool,
+        reader: Reader,
         len: usize,
     ) -> Result<(&mut dyn BatchReader, &mut Decoder, &mut [u8])> {
         let Self { readers, decoder, staging, .. } = self;
-        if let Some(more @ 1..) = len.checked_sub(staging.len()) {
-            let out_of_memory =
-                |_| Error::OutOfMemory { what: "staging compressed records", bytes: len as u64 };
-            staging.try_reserve(more).map_err(out_of_memory)?;
-            staging.resize(len, 0);
-        }
-        let reader = readers.get(backend, fallback)?;
-        Ok((reader, decoder.get_or_insert_with(Decoder::new), &mut staging[..len]))
+        let reader = readers.get(reader)?;
+        Ok((reader, decoder.get_or_insert_with(Decoder::new), stage(staging, len)?))
+    }
+
+    /// A decoder and `len` bytes of staging memory, to be used together.
+    pub(crate) fn staged(&mut self, len: usize) -> Result<(&mut Decoder, &mut [u8])> {
+        let Self { decoder, staging, .. } = self;
+        Ok((decoder.get_or_insert_with(Decoder::new), stage(staging, len)?))
     }
 
     /// An encoder with an empty staging buffer, to be used together.
@@ -63,31 +61,45 @@ impl Context {
     }
 }
 
+/// The first `len` bytes of `staging`, which grows if it has fewer.
+fn stage(staging: &mut Vec<u8>, len: usize) -> Result<&mut [u8]> {
+    if let Some(more @ 1..) = len.checked_sub(staging.len()) {
+        let out_of_memory =
+            |_| Error::OutOfMemory { what: "staging compressed records", bytes: len as u64 };
+        staging.try_reserve(more).map_err(out_of_memory)?;
+        staging.resize(len, 0);
+    }
+    Ok(&mut staging[..len])
+}
+
 #[derive(Default)]
 struct Readers {
     ring: Option<RingReader>,
-    /// Set when this thread could not have a ring and reads with pread instead.
-    ring_refused: bool,
+    /// When this thread could not have a ring and began to read with pread instead.
+    refused: Option<Instant>,
     pread: Option<PreadReader>,
 }
 
 impl Readers {
-    fn get(&mut self, backend: Backend, fallback: bool) -> Result<&mut dyn BatchReader> {
-        if backend == Backend::Uring && self.ring.is_none() && !(self.ring_refused && fallback) {
+    fn get(&mut self, reader: Reader) -> Result<&mut dyn BatchReader> {
+        if let Reader::Uring { required } = reader
+            && self.ring.is_none()
+            && (required || self.refused.is_none_or(|since| since.elapsed() > RETRY_AFTER))
+        {
             match RingReader::new() {
                 Ok(ring) => self.ring = Some(ring),
-                Err(why) if fallback => {
-                    log::warn!("a thread reads with pread instead of io_uring: {why}");
-                    self.ring_refused = true;
+                Err(why) if required => {
+                    let (name, reason) = (Backend::Uring.name(), why.to_string());
+                    return Err(Error::BackendUnavailable { name, reason });
                 }
                 Err(why) => {
-                    let reason = why.to_string();
-                    return Err(Error::BackendUnavailable { name: backend.name(), reason });
+                    backend::note_refusal(&why);
+                    self.refused = Some(Instant::now());
                 }
             }
         }
-        match (backend, &mut self.ring) {
-            (Backend::Uring, Some(ring)) => Ok(ring),
+        match (reader, &mut self.ring) {
+            (Reader::Uring { .. }, Some(ring)) => Ok(ring),
             _ => Ok(self.pread.get_or_insert_with(PreadReader::with_threads_started)),
         }
     }

@@ -2,12 +2,17 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use ringloader_fallback::Mapping;
+use ringloader_fallback::page_cache::{self, Pattern};
+
+use crate::backend::Mapped;
 use crate::error::Result;
 use crate::file::{Fs, StoreFile, numbered_files};
 use crate::format::{Frontier, names};
+use crate::residency::{Budget, Heat, Residency};
 use crate::table::missing;
 
 /// One chunk.
@@ -16,6 +21,7 @@ pub(crate) struct ChunkFile {
     pub(crate) file: StoreFile,
     /// The file's length when it was last asked for.
     bytes_seen: AtomicU64,
+    residency: Residency,
 }
 
 impl ChunkFile {
@@ -28,6 +34,31 @@ impl ChunkFile {
         self.bytes_seen.store(bytes, Ordering::Relaxed);
         Ok(end <= bytes)
     }
+
+    /// How much of it is in memory, as far as `chunks` may ask.
+    pub(crate) fn heat(&self, chunks: &Chunks) -> Heat {
+        self.residency.heat(&self.file, &chunks.budget)
+    }
+
+    /// A mapping of it up to byte `end`, if records are to be copied from one now.
+    pub(crate) fn mapping(
+        &self,
+        end: u64,
+        mapped: Mapped,
+        chunks: &Chunks,
+    ) -> Option<Arc<Mapping>> {
+        self.residency.mapping(&self.file, end, mapped, &chunks.budget)
+    }
+
+    /// Has the page cache asked again.
+    pub(crate) fn doubt(&self) {
+        self.residency.doubt();
+    }
+
+    /// Never maps it again.
+    pub(crate) fn give_up_mapping(&self) {
+        self.residency.give_up_mapping();
+    }
 }
 
 /// Every chunk of a store.
@@ -37,11 +68,21 @@ pub(crate) struct Chunks {
     fs: Fs,
     writable: bool,
     open: RwLock<HashMap<u32, Arc<ChunkFile>>>,
+    budget: Budget,
+    /// Whether reads are in the order of the bytes for now, and not at random places.
+    in_order: AtomicBool,
 }
 
 impl Chunks {
     pub(super) fn new(dir: &Path, fs: &Fs, writable: bool) -> Self {
-        Self { dir: dir.to_owned(), fs: fs.clone(), writable, open: RwLock::default() }
+        Self {
+            dir: dir.to_owned(),
+            fs: fs.clone(),
+            writable,
+            open: RwLock::default(),
+            budget: Budget::default(),
+            in_order: AtomicBool::new(false),
+        }
     }
 
     fn path(&self, id: u32) -> PathBuf {
@@ -75,9 +116,27 @@ impl Chunks {
     }
 
     fn adopt(&self, id: u32, file: StoreFile) -> Arc<ChunkFile> {
-        let chunk = Arc::new(ChunkFile { file, bytes_seen: AtomicU64::new(0) });
+        page_cache::advise(file.file(), self.pattern());
+        let chunk = Arc::new(ChunkFile {
+            file,
+            bytes_seen: AtomicU64::new(0),
+            residency: Residency::default(),
+        });
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(open.entry(id).or_insert(chunk))
+    }
+
+    fn pattern(&self) -> Pattern {
+        if self.in_order.load(Ordering::Relaxed) { Pattern::InOrder } else { Pattern::Random }
+    }
+
+    /// Says whether the reads to come are in the order of the bytes, as those of a compaction.
+    pub(super) fn read_in_order(&self, in_order: bool) {
+        self.in_order.store(in_order, Ordering::Relaxed);
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        for chunk in open.values() {
+            page_cache::advise(chunk.file.file(), self.pattern());
+        }
     }
 
     fn forget(&self, id: u32) {

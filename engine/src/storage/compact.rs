@@ -100,6 +100,13 @@ impl Storage {
         self.sync_as(&mut writer)?;
         self.reorders.fetch_add(1, Ordering::AcqRel);
 
+        self.chunks.read_in_order(true);
+        let compacted = self.move_together(&mut writer);
+        self.chunks.read_in_order(false);
+        compacted
+    }
+
+    fn move_together(&self, writer: &mut Writer) -> Result<()> {
         let mut records = self.live_records()?;
         let mut cursor = Cursor { chunk: 0, offset: 0 };
         let mut next = 0;
@@ -109,7 +116,7 @@ impl Storage {
             let wanted = first.bytes().max(bytes_up_to(&records[next..], SLIDE_BYTES_MAX));
             let (to, _) = cursor.place(first.bytes(), &self.capacity);
             if to.gap_to(first.place()) < wanted {
-                self.widen_gap(&mut writer, &mut records[next..], wanted)?;
+                self.widen_gap(writer, &mut records[next..], wanted)?;
             } else {
                 next += self.slide(&records[next..], &mut cursor)?;
             }
@@ -117,8 +124,8 @@ impl Storage {
 
         let before = self.frontier();
         let after = cursor.frontier(before.length);
-        self.publish(&mut writer, after)?;
-        self.sync_as(&mut writer)?;
+        self.publish(writer, after)?;
+        self.sync_as(writer)?;
         self.chunks.truncate(&after)?;
         self.table.truncate(after.length)
     }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 
+use ringloader_fallback::process::generation;
+
 use super::{Access, Chunks, Mode, Options, Storage};
 use crate::backend;
 use crate::codec::{Codec, DICTIONARY_BYTES_MAX, Dictionary};
@@ -13,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::file::{Fs, StoreFile};
 use crate::format::{Frontier, names};
 use crate::identity::{IDENTITY_BYTES_MAX, Identity};
+use crate::readahead::Readahead;
 use crate::table::{Table, missing};
 
 impl Storage {
@@ -21,7 +24,7 @@ impl Storage {
         let fs = &options.fs;
         // Files are opened as they are needed, and the working directory may change meanwhile.
         let path = &absolute(path)?;
-        backend::require(options.io)?;
+        options.io.map_or(Ok(()), backend::require)?;
         check_directory(path)?;
         let writable = options.mode == Mode::ReadWrite;
         let meta = fs.open_file(&path.join(names::META), writable).map_err(missing)?;
@@ -51,8 +54,9 @@ impl Storage {
             meta,
             chunks,
             table,
+            readahead: Readahead::default(),
             access,
-            process: std::process::id(),
+            process: generation(),
             published: Mutex::new(frontier),
             reorders: AtomicU64::new(0),
             gate: RwLock::new(()),

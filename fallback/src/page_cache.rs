@@ -1,0 +1,136 @@
+//! What the system's page cache holds of a file, and what it is told of the reads to come.
+//! Advice is only that: where a system does not take it, nothing is lost but time.
+//!
+//! This is one of the rooms in which `unsafe` is allowed, for system calls that the standard
+//! library does not have.
+#![cfg_attr(unix, allow(unsafe_code))]
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+/// Bytes of `file` that are in the page cache, in whole pages.
+///
+/// Asking takes some microseconds for each gigabyte that is in memory.
+///
+/// # Errors
+/// [`io::ErrorKind::Unsupported`] before Linux 6.5 and on other systems, and
+/// [`io::ErrorKind::PermissionDenied`] for who may neither write nor own the file.
+#[cfg(target_os = "linux")]
+pub fn cached_bytes(file: &File) -> io::Result<u64> {
+    use std::os::fd::AsRawFd;
+
+    /// `cachestat(2)`, the same number on every architecture.
+    const SYS_CACHESTAT: libc::c_long = 451;
+
+    /// `struct cachestat_range`; a length of 0 reaches to the end of the file.
+    #[repr(C)]
+    struct Whole {
+        offset: u64,
+        len: u64,
+    }
+
+    /// `struct cachestat`, all in pages.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Counts {
+        cached: u64,
+        dirty: u64,
+        writeback: u64,
+        evicted: u64,
+        recently_evicted: u64,
+    }
+
+    let (range, mut counts) = (Whole { offset: 0, len: 0 }, Counts::default());
+    // SAFETY: the kernel reads `range` and fills `counts`, which are laid out as it says.
+    let asked = unsafe {
+        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut counts, 0u32)
+    };
+    if asked != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has no preconditions.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    Ok(counts.cached * page_bytes as u64)
+}
+
+/// Bytes of `file` that are in the page cache: nobody tells here.
+///
+/// # Errors
+/// Always [`io::ErrorKind::Unsupported`].
+#[cfg(not(target_os = "linux"))]
+pub fn cached_bytes(_file: &File) -> io::Result<u64> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// How a file will be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pattern {
+    /// At random places: what lies behind a read is not to be read with it.
+    Random,
+    /// From front to back: it is.
+    InOrder,
+}
+
+/// Tells the system how `file` will be read through this descriptor.
+pub fn advise(file: &File, pattern: Pattern) {
+    #[cfg(target_os = "linux")]
+    let advice = match pattern {
+        Pattern::Random => libc::POSIX_FADV_RANDOM,
+        Pattern::InOrder => libc::POSIX_FADV_SEQUENTIAL,
+    };
+    #[cfg(target_os = "linux")]
+    fadvise(file, 0..0, advice);
+    #[cfg(not(target_os = "linux"))]
+    let _ = (file, pattern);
+}
+
+/// The bytes `range` of `file` will be read soon: the system begins to read them now.
+pub fn advise_will_need(file: &File, range: Range<u64>) {
+    /// Linux reads no more for one call than its largest request, which is at least this.
+    const CALL_BYTES: u64 = 512 << 10;
+    #[cfg(target_os = "linux")]
+    for start in range.clone().step_by(CALL_BYTES as usize) {
+        let end = range.end.min(start + CALL_BYTES);
+        fadvise(file, start..end, libc::POSIX_FADV_WILLNEED);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (file, range, CALL_BYTES);
+}
+
+#[cfg(target_os = "linux")]
+fn fadvise(file: &File, range: Range<u64>, advice: i32) {
+    use std::os::fd::AsRawFd;
+    let (start, len) = (range.start.cast_signed(), (range.end - range.start).cast_signed());
+    // SAFETY: the call touches no memory of the process. What it says is of no consequence.
+    unsafe { libc::posix_fadvise64(file.as_raw_fd(), start, len, advice) };
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::span::Span;
+    use crate::sys;
+
+    #[test]
+    fn what_was_written_is_cached_and_what_was_dropped_is_not() {
+        // A disk is needed: memory file systems cannot drop anything.
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = directory.path().join("data");
+        let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+        sys::write_all_at(&file, Span::from(&vec![1; 1 << 20][..]), 0).unwrap();
+        match cached_bytes(&file) {
+            Ok(cached) => assert!(cached >= 1 << 20, "{cached}"),
+            // Kernels before 6.5.
+            Err(error) => return assert_eq!(error.kind(), io::ErrorKind::Unsupported),
+        }
+        file.sync_all().unwrap();
+        fadvise(&file, 0..1 << 20, libc::POSIX_FADV_DONTNEED);
+        assert!(cached_bytes(&file).unwrap() < 1 << 20);
+        advise(&file, Pattern::Random);
+        advise_will_need(&file, 0..1 << 20);
+        let mut bytes = vec![0; 1 << 20];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
+        assert!(cached_bytes(&file).unwrap() >= 1 << 20);
+    }
+}
