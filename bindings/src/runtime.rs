@@ -13,15 +13,19 @@ use crate::errors::{ToPython, detached};
 /// Parameters
 /// ----------
 /// workers : int, optional
-///     Threads that help with large batches. Default: one for each core that the process may use. With 0 or 1 every
+///     Threads that help with large batches. Default: one for each core that the process may use, as far as its affinity
+///     mask, its share by ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE``, and its control group's quota go. With 0 or 1 every
 ///     batch is gathered by the thread that asks for it.
 /// pin : bool, optional
 ///     Whether each worker stays on one core. Default: yes.
 /// io : {"auto", "uring", "pread", "mmap"}, optional
 ///     How to read. Default: ``"auto"``, which copies records of chunks that are in memory from a mapping of the file,
 ///     and reads the others through io_uring, or through pread where io_uring cannot be had.
+/// depth : int, optional
+///     Reads that each thread has under way through io_uring at most. Default: 256.
 ///
-/// What is not given comes from ``RINGLOADER_WORKERS``, ``RINGLOADER_PIN`` (0 or 1) and ``RINGLOADER_IO``.
+/// What is not given, and ``io="auto"``, comes from ``RINGLOADER_WORKERS``, ``RINGLOADER_PIN`` (0 or 1),
+/// ``RINGLOADER_IO`` and ``RINGLOADER_DEPTH``.
 ///
 /// Raises
 /// ------
@@ -30,18 +34,19 @@ use crate::errors::{ToPython, detached};
 /// ValueError
 ///     For a value that means nothing.
 #[pyfunction]
-#[pyo3(signature = (workers=None, pin=None, io=None))]
+#[pyo3(signature = (workers=None, pin=None, io=None, depth=None))]
 pub(crate) fn configure(
     py: Python<'_>,
     workers: Option<usize>,
     pin: Option<bool>,
     io: Option<&str>,
+    depth: Option<u32>,
 ) -> PyResult<()> {
     let io = match io {
         Some(name) => Backend::from_name(name).to_python(py)?,
         None => None,
     };
-    runtime::configure(Config { workers, pin, io }).to_python(py)
+    runtime::configure(Config { workers, pin, io, depth }).to_python(py)
 }
 
 /// What is running in this process, and why.
@@ -50,7 +55,7 @@ pub(crate) fn configure(
 /// -------
 /// dict
 ///     ``io``, how stores are read unless they were opened otherwise; ``io_reason``, why; ``ring_refused``, why a thread
-///     had to do without io_uring, or None; ``mapping``, when records are copied from mapped files; ``workers``;
+///     had to do without io_uring, or None; ``mapping``, when records are copied from mapped files; ``depth``; ``workers``;
 ///     ``pinned``; ``cores``, which the process may use; ``local_rank``, this process's number and how many share the
 ///     machine, if a launcher says so, or None; ``pool_idle_bytes``, batch memory kept for the next batch.
 #[pyfunction]
@@ -61,6 +66,7 @@ pub(crate) fn engine_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     dict.set_item("io_reason", info.io_reason)?;
     dict.set_item("ring_refused", info.ring_refused)?;
     dict.set_item("mapping", info.mapping)?;
+    dict.set_item("depth", info.depth)?;
     dict.set_item("workers", info.workers)?;
     dict.set_item("pinned", info.pinned)?;
     dict.set_item("cores", info.cores)?;

@@ -48,6 +48,7 @@ pub(crate) enum Reader {
     /// A ring. Unless it is `required`, a thread that cannot have one reads with pread.
     Uring {
         required: bool,
+        depth: u32,
     },
     Pread,
 }
@@ -69,11 +70,11 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// The route that was asked for by name.
-    pub(crate) fn of(backend: Backend) -> Self {
+    /// The route that was asked for by name; a ring has `depth` reads under way at most.
+    pub(crate) fn of(backend: Backend, depth: u32) -> Self {
         match backend {
             Backend::Uring => {
-                Self { reader: Reader::Uring { required: true }, mapped: Mapped::Never }
+                Self { reader: Reader::Uring { required: true, depth }, mapped: Mapped::Never }
             }
             Backend::Pread => Self { reader: Reader::Pread, mapped: Mapped::Never },
             // Whatever cannot be had from a mapping is read, to learn what is wrong with it.
@@ -122,22 +123,22 @@ pub(crate) fn refusal() -> Option<&'static str> {
 }
 
 /// The route of stores that ask for none, where `asked` was configured.
-pub(crate) fn choose(asked: Option<Backend>) -> Result<Choice> {
-    let Some(backend) = asked else { return Ok(choose_freely()) };
+pub(crate) fn choose(asked: Option<Backend>, depth: u32) -> Result<Choice> {
+    let Some(backend) = asked else { return Ok(choose_freely(depth)) };
     require(backend)?;
     let reason = "asked for by configure or RINGLOADER_IO".to_owned();
     let mapped_reason = match backend {
         Backend::Mmap => "every record is copied from a mapping".into(),
         _ => format!("io={:?} uses none", backend.name()),
     };
-    Ok(Choice { route: Route::of(backend), backend, reason, mapped_reason })
+    Ok(Choice { route: Route::of(backend, depth), backend, reason, mapped_reason })
 }
 
-fn choose_freely() -> Choice {
+fn choose_freely(depth: u32) -> Choice {
     let (mapped, mapped_reason) = choose_mapped();
     let (reader, backend, reason) = match ringloader_uring::probe() {
         Ok(features) => (
-            Reader::Uring { required: false },
+            Reader::Uring { required: false, depth },
             Backend::Uring,
             format!("io_uring works here, {features}"),
         ),

@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn many_callers_share_the_workers() {
-        let executor = executor(2, true, Reader::Uring { required: false });
+        let executor = executor(2, true, Reader::Uring { required: false, depth: 8 });
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {

@@ -128,7 +128,7 @@ pub(crate) fn fetch(
     mut slots: Slots<'_>,
 ) -> Result<()> {
     let engine = engine()?;
-    let route = storage.io().map_or_else(|| engine.route(), Route::of);
+    let route = engine.route(storage.io());
     let batch = Batch { storage, engine, indices, located, route };
     if mapped::fetch(&batch, slots.reborrow())? {
         return Ok(());

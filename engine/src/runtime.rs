@@ -4,9 +4,11 @@
 //! none of its parent's threads, so it makes an engine of its own.
 
 use std::env;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringloader_fallback::PerProcess;
+use ringloader_uring::{DEPTH, DEPTH_MAX};
 
 pub use crate::backend::Backend;
 use crate::backend::{self, Choice, Route};
@@ -15,7 +17,7 @@ use crate::executor::Executor;
 use crate::pool::Pool;
 
 /// What can be set before the engine is first used. What is `None` comes from the environment
-/// (`RINGLOADER_WORKERS`, `RINGLOADER_PIN`, `RINGLOADER_IO`), or else from the machine.
+/// (`RINGLOADER_WORKERS`, `RINGLOADER_PIN`, `RINGLOADER_IO`, `RINGLOADER_DEPTH`), or else from the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Config {
     /// Threads that help with large batches. Default: one for each core the process may use, as
@@ -26,10 +28,13 @@ pub struct Config {
     /// How to read. Default: copies of what is in memory, and `io_uring` where it works for the
     /// rest.
     pub io: Option<Backend>,
+    /// Reads that each thread has under way through `io_uring` at most. Default: 256.
+    pub depth: Option<u32>,
 }
 
 /// More workers than any machine has cores.
 const WORKERS_MAX: usize = 4096;
+const DEPTHS: RangeInclusive<u32> = 1..=DEPTH_MAX;
 
 /// What is running, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +47,8 @@ pub struct Info {
     pub ring_refused: Option<&'static str>,
     /// When records are copied from mapped files, and why.
     pub mapping: String,
+    /// Reads that each thread has under way through `io_uring` at most.
+    pub depth: u32,
     /// Worker threads.
     pub workers: usize,
     /// Whether they are pinned.
@@ -59,11 +66,13 @@ pub struct Info {
 #[derive(Debug)]
 pub(crate) struct Engine {
     choice: Choice,
+    depth: u32,
     pub(crate) executor: Executor,
     pub(crate) pool: Arc<Pool>,
 }
 
-static CONFIG: Mutex<Config> = Mutex::new(Config { workers: None, pin: None, io: None });
+static CONFIG: Mutex<Config> =
+    Mutex::new(Config { workers: None, pin: None, io: None, depth: None });
 static ENGINE: PerProcess<Engine> = PerProcess::new();
 
 /// Sets how the engine will be made.
@@ -73,6 +82,9 @@ static ENGINE: PerProcess<Engine> = PerProcess::new();
 pub fn configure(config: Config) -> Result<()> {
     if config.workers.is_some_and(|workers| workers > WORKERS_MAX) {
         return Err(Error::InvalidArgument(format!("workers must be at most {WORKERS_MAX}")));
+    }
+    if config.depth.is_some_and(|depth| !DEPTHS.contains(&depth)) {
+        return Err(Error::InvalidArgument(format!("depth must be from 1 to {DEPTH_MAX}")));
     }
     let mut current = CONFIG.lock().unwrap_or_else(PoisonError::into_inner);
     if ENGINE.get().is_some() {
@@ -98,6 +110,7 @@ pub fn info() -> Result<Info> {
         io_reason: engine.choice.reason.clone(),
         ring_refused: backend::refusal(),
         mapping: engine.choice.mapped_reason.clone(),
+        depth: engine.depth,
         workers: engine.executor.workers(),
         pinned: engine.executor.pinned(),
         cores: cores.ids.clone(),
@@ -120,18 +133,19 @@ pub(crate) fn engine() -> Result<&'static Engine> {
 }
 
 impl Engine {
-    /// The route of stores that were opened without a choice.
-    pub(crate) fn route(&self) -> Route {
-        self.choice.route
+    /// The route of a store that was opened with `io`.
+    pub(crate) fn route(&self, io: Option<Backend>) -> Route {
+        io.map_or(self.choice.route, |backend| Route::of(backend, self.depth))
     }
 
     fn new() -> Result<Self> {
         let config = configured()?;
-        let choice = backend::choose(config.io)?;
+        let depth = config.depth.unwrap_or(DEPTH);
+        let choice = backend::choose(config.io, depth)?;
         let pool = Arc::<Pool>::default();
         let (pin, reader) = (config.pin.unwrap_or(true), choice.route.reader);
         let executor = Executor::new(config.workers, pin, reader, Arc::clone(&pool));
-        Ok(Self { choice, executor, pool })
+        Ok(Self { choice, depth, executor, pool })
     }
 }
 
@@ -142,6 +156,7 @@ fn configured() -> Result<Config> {
     Ok(Config {
         workers: or_env(set.workers, "RINGLOADER_WORKERS", parse_workers)?,
         pin: or_env(set.pin, "RINGLOADER_PIN", parse_switch)?,
+        depth: or_env(set.depth, "RINGLOADER_DEPTH", parse_depth)?,
         io: or_env(set.io.map(Some), "RINGLOADER_IO", backend)?.flatten(),
     })
 }
@@ -166,6 +181,11 @@ fn or_env<T>(
 fn parse_workers(value: &str) -> Result<usize, String> {
     let workers = value.parse().ok().filter(|workers| *workers <= WORKERS_MAX);
     workers.ok_or_else(|| format!("expected a number up to {WORKERS_MAX} and found {value:?}"))
+}
+
+fn parse_depth(value: &str) -> Result<u32, String> {
+    let depth = value.parse().ok().filter(|depth| DEPTHS.contains(depth));
+    depth.ok_or_else(|| format!("expected a number from 1 to {DEPTH_MAX} and found {value:?}"))
 }
 
 fn parse_switch(value: &str) -> Result<bool, String> {

@@ -45,6 +45,8 @@ pub fn check(reader: &mut dyn BatchReader) {
     batches_of_every_size_are_read(reader, &corpus);
     a_file_that_ends_is_an_error(reader, file);
     a_refused_read_is_an_error(reader, &corpus.path);
+    #[cfg(target_os = "linux")]
+    a_read_that_the_device_fails_is_an_error(reader, file);
     an_offset_past_the_limit_is_an_error(reader, file);
     a_break_ends_the_batch(reader, file);
     a_break_at_an_empty_read_ends_the_batch(reader, file);
@@ -175,6 +177,24 @@ fn a_refused_read_is_an_error(reader: &mut dyn BatchReader, path: &std::path::Pa
     let error = read.expect_err("the file is open for writing only");
     assert_eq!(error.op, 13);
     assert!(matches!(error.kind, ReadErrorKind::Io(_)), "{error}");
+}
+
+/// The kernel answers EIO where a process's memory has nothing, as it does for a bad sector.
+#[cfg(target_os = "linux")]
+fn a_read_that_the_device_fails_is_an_error(reader: &mut dyn BatchReader, good: &File) {
+    let memory_of_process = File::open("/proc/self/mem").expect("the process's own memory");
+    for bad in [0, 150, 299] {
+        let mut memory = vec![0; 300_000];
+        let mut ops = batch(&mut memory, good, bad, &memory_of_process, 0);
+        let read = reader.read(&mut ops, &mut |number, _| {
+            assert_ne!(number, bad, "a read that failed is not done");
+            ControlFlow::Continue(())
+        });
+        let error = read.expect_err("there is nothing at address 0");
+        assert_eq!(error.op, bad);
+        let ReadErrorKind::Io(source) = error.kind else { panic!("{error}") };
+        assert_eq!(source.raw_os_error(), Some(5), "EIO");
+    }
 }
 
 fn a_break_ends_the_batch(reader: &mut dyn BatchReader, file: &File) {

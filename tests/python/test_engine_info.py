@@ -9,43 +9,21 @@ from pathlib import Path
 
 import pytest
 from helpers import Kind, assert_same_records
+from interpreter import info, run
 
 import ringloader
 
 HERE = Path(__file__).resolve().parent
-KEYS = {"io": str, "io_reason": str, "workers": int, "pinned": bool, "cores": list, "pool_idle_bytes": int}
-
-# Prints what `code` leaves in `result`, or its error.
-SCRIPT = """
-import json
-{preamble}
-try:
-{code}
-except Exception as error:
-    result = [type(error).__name__, str(error)]
-print(json.dumps(result))
-"""
-
-
-def run(code, preexec_fn=None, preamble="import ringloader", **environment):
-    """`result` of `code` in a fresh interpreter, with only these RINGLOADER_ variables."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("RINGLOADER_")}
-    indented = "\n".join("    " + line for line in code.splitlines())
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(code=indented, preamble=preamble)],
-        env={**inherited, **environment},
-        preexec_fn=preexec_fn,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def info(preexec_fn=None, **environment):
-    return run("result = ringloader.engine_info()", preexec_fn, **environment)
+KEYS = {
+    "io": str,
+    "io_reason": str,
+    "mapping": str,
+    "depth": int,
+    "workers": int,
+    "pinned": bool,
+    "cores": list,
+    "pool_idle_bytes": int,
+}
 
 
 def test_the_suite_runs_on_the_backend_it_was_asked_to(backend):
@@ -62,6 +40,8 @@ def test_engine_info_says_what_runs_and_why():
     assert found["io_reason"]
     assert found["workers"] >= 0
     assert found["pool_idle_bytes"] >= 0
+    assert found["ring_refused"] is None
+    assert found["local_rank"] is None
     assert found["cores"] and all(type(core) is int for core in found["cores"])
 
 
@@ -97,6 +77,9 @@ def test_auto_is_the_engine_s_choice():
         ("RINGLOADER_WORKERS", "-1"),
         ("RINGLOADER_WORKERS", "1.5"),
         ("RINGLOADER_WORKERS", "99999999999999999999"),
+        ("RINGLOADER_DEPTH", "0"),
+        ("RINGLOADER_DEPTH", "deep"),
+        ("RINGLOADER_DEPTH", "4097"),
         ("RINGLOADER_PIN", "maybe"),
         ("RINGLOADER_PIN", "2"),
     ],
@@ -120,9 +103,24 @@ def test_workers_and_pinning_can_be_set_by_the_environment():
     assert info(RINGLOADER_WORKERS="1", RINGLOADER_PIN="1")["workers"] == 1
 
 
-def test_configure_sets_workers_pinning_and_io():
-    found = run("ringloader.configure(workers=2, pin=False, io='pread')\nresult = ringloader.engine_info()")
-    assert (found["workers"], found["pinned"], found["io"]) == (2, False, "pread")
+def test_configure_sets_workers_pinning_io_and_depth():
+    found = run(
+        "ringloader.configure(workers=2, pin=False, io='pread', depth=8)\nresult = ringloader.engine_info()"
+    )
+    assert (found["workers"], found["pinned"], found["io"], found["depth"]) == (2, False, "pread", 8)
+    assert info(RINGLOADER_DEPTH="32")["depth"] == 32
+    assert info()["depth"] == 256
+
+
+def test_an_engine_that_cannot_be_made_can_be_configured_anew():
+    code = """
+try:
+    ringloader.engine_info()
+except ValueError:
+    ringloader.configure(workers=3)
+    result = ringloader.engine_info()["workers"]
+"""
+    assert run(code.strip(), RINGLOADER_WORKERS="many") == 3
 
 
 def test_configure_goes_before_the_environment():
@@ -157,7 +155,8 @@ except RuntimeError as error:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["workers=-1", "io='map'", "io=''", "workers=10**9", "workers='2'", "pin='yes'"]
+    "arguments",
+    ["workers=-1", "io='map'", "io=''", "workers=10**9", "workers='2'", "pin='yes'", "depth=0", "depth=4097"],
 )
 def test_configure_refuses_what_means_nothing(arguments):
     code = f"""
@@ -178,6 +177,21 @@ def test_the_cores_are_those_that_the_process_may_use():
     assert set(info()["cores"]) <= allowed
     one = min(allowed)
     assert info(preexec_fn=lambda: os.sched_setaffinity(0, {one}))["cores"] == [one]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="there is no affinity mask here")
+def test_ranks_share_the_cores():
+    allowed = sorted(os.sched_getaffinity(0))
+    ranks = len(allowed)
+    for rank in range(ranks):
+        found = info(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
+        assert (found["cores"], found["workers"]) == ([allowed[rank]], 1)
+        assert found["local_rank"] == [rank, ranks]
+    # More ranks than cores, and what means nothing.
+    assert info(LOCAL_RANK="1", LOCAL_WORLD_SIZE=str(ranks + 1))["workers"] == 1
+    for rank, size in [("2", "2"), ("x", "2"), ("0", ""), ("-1", "2")]:
+        found = info(LOCAL_RANK=rank, LOCAL_WORLD_SIZE=size)
+        assert (found["cores"], found["local_rank"]) == (allowed, None)
 
 
 @pytest.mark.parametrize(("workers", "pin"), [("0", "0"), ("1", "1"), ("7", "1"), ("7", "0")])

@@ -1,5 +1,5 @@
 //! The read contract of ringloader on `io_uring`: a batch of reads costs a system call or two,
-//! and as many as [`DEPTH`] are under way at once.
+//! and hundreds of reads are under way at once.
 //!
 //! On other systems than Linux this crate is empty but for [`probe`] and a [`RingReader`] that
 //! cannot be made, so callers need no conditions of their own.
@@ -8,14 +8,20 @@
 mod reader;
 #[cfg(target_os = "linux")]
 mod ring;
+#[cfg(target_os = "linux")]
+mod window;
 
 use std::fmt;
 use std::io;
 
 #[cfg(target_os = "linux")]
 pub use reader::RingReader;
-#[cfg(target_os = "linux")]
-pub use ring::DEPTH;
+
+/// Reads that a ring has under way at once unless it is told otherwise: the depth at which a disk
+/// in measurements gave the most.
+pub const DEPTH: u32 = 256;
+/// The most reads that a ring can have under way.
+pub const DEPTH_MAX: u32 = 4096;
 
 /// What the kernel's `io_uring` can do and this crate uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +101,7 @@ impl std::error::Error for SetupError {
 /// # Errors
 /// [`SetupError`] says which step failed and what to change.
 pub fn probe() -> Result<Features, SetupError> {
-    Ok(RingReader::new()?.features())
+    Ok(RingReader::new(DEPTH)?.features())
 }
 
 /// A reader that cannot be made on this system.
@@ -109,7 +115,7 @@ impl RingReader {
     ///
     /// # Errors
     /// That this is not Linux.
-    pub fn new() -> Result<Self, SetupError> {
+    pub fn new(_depth: u32) -> Result<Self, SetupError> {
         Err(SetupError::at("io_uring")(io::Error::other("this system is not Linux")))
     }
 

@@ -10,7 +10,8 @@ use ringloader_fallback::sys::Patience;
 use ringloader_fallback::{BatchReader, Done, ReadError, ReadErrorKind, ReadOp, SpanMut};
 
 use crate::ring::{Flight, Ring};
-use crate::{Features, SetupError};
+use crate::window::Window;
+use crate::{DEPTH_MAX, Features, SetupError};
 
 /// Reads batches through a ring of its own.
 ///
@@ -19,6 +20,7 @@ use crate::{Features, SetupError};
 #[derive(Debug)]
 pub struct RingReader {
     ring: Ring,
+    window: Window,
     /// Bytes of each operation of the batch that were read. Kept for its memory.
     filled: Vec<usize>,
     /// Operations to submit again. Kept for its memory.
@@ -26,12 +28,21 @@ pub struct RingReader {
 }
 
 impl RingReader {
-    /// Makes a ring for this thread and reads with it.
+    /// Makes a ring for this thread and reads with it, `depth` reads at once at most.
     ///
     /// # Errors
     /// [`SetupError`] says which step failed and what to change.
-    pub fn new() -> Result<Self, SetupError> {
-        let mut reader = Self { ring: Ring::new()?, filled: Vec::new(), again: Vec::new() };
+    ///
+    /// # Panics
+    /// Unless `depth` is from 1 to [`DEPTH_MAX`](crate::DEPTH_MAX).
+    pub fn new(depth: u32) -> Result<Self, SetupError> {
+        assert!((1..=DEPTH_MAX).contains(&depth), "a ring of {depth} reads");
+        let mut reader = Self {
+            ring: Ring::new(depth)?,
+            window: Window::new(depth),
+            filled: Vec::new(),
+            again: Vec::new(),
+        };
         reader.try_out().map_err(SetupError::at("a first read through io_uring"))?;
         Ok(reader)
     }
@@ -61,9 +72,11 @@ impl BatchReader for RingReader {
         self.filled.clear();
         self.filled.resize(ops.len(), 0);
         self.again.clear();
+        self.window.clear();
         let flight = Flight::new(&mut self.ring, ops);
         let mut batch = Batch {
             flight: flight.map_err(|error| failed(0, io::Error::other(error)))?,
+            window: &mut self.window,
             filled: &mut self.filled,
             again: &mut self.again,
             next: 0,
@@ -80,6 +93,7 @@ fn failed(op: usize, error: io::Error) -> ReadError {
 /// A batch on its way.
 struct Batch<'r, 'op> {
     flight: Flight<'r, 'op>,
+    window: &'r mut Window,
     filled: &'r mut [usize],
     again: &'r mut Vec<usize>,
     /// The first operation that was not submitted yet.
@@ -103,12 +117,14 @@ impl Batch<'_, '_> {
     /// Pushes operations up to the depth, those that must go on first. Breaks where `done` broke
     /// off at one that needs no reading.
     fn submit(&mut self, done: &mut Done<'_>) -> Result<ControlFlow<()>, ReadError> {
-        while self.flight.has_room()
-            && let Some(number) = self.take_next()
+        while let Some(number) = self.peek_next()
+            && self.window.has_room(self.left(number))
         {
-            if self.is_incomplete(number) {
+            self.take_next();
+            if self.left(number) > 0 {
                 let pushed = self.flight.push(number, self.filled[number]);
                 pushed.map_err(|error| failed(number, error))?;
+                self.window.begin(self.left(number));
             } else if done(number, self.flight.span(number)).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -116,33 +132,37 @@ impl Batch<'_, '_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn take_next(&mut self) -> Option<usize> {
-        if let Some(number) = self.again.pop() {
-            return Some(number);
-        }
-        let number = self.next;
-        (number < self.flight.len()).then(|| {
+    fn peek_next(&self) -> Option<usize> {
+        self.again.last().copied().or((self.next < self.flight.len()).then_some(self.next))
+    }
+
+    fn take_next(&mut self) {
+        if self.again.pop().is_none() {
             self.next += 1;
-            number
-        })
+        }
     }
 
     /// Submits and waits for a completion. That fails for no one operation, so the error names
     /// the first that is not complete.
     fn wait(&mut self) -> Result<(), ReadError> {
-        let waited = self.flight.wait().or_else(|error| self.patience.bear(error));
+        let waited = self.flight.wait().or_else(|error| {
+            self.window.halve();
+            self.patience.bear(error)
+        });
         waited.map_err(|error| {
-            let first = (0..self.next).find(|number| self.is_incomplete(*number));
+            let first = (0..self.next).find(|number| self.left(*number) > 0);
             failed(first.unwrap_or(0), error)
         })
     }
 
-    fn is_incomplete(&self, number: usize) -> bool {
-        self.filled[number] < self.flight.bytes_of(number)
+    /// Bytes of an operation that are still to be read.
+    fn left(&self, number: usize) -> usize {
+        self.flight.bytes_of(number) - self.filled[number]
     }
 
     fn take_completions(&mut self, done: &mut Done<'_>) -> Result<ControlFlow<()>, ReadError> {
         while let Some((number, result)) = self.flight.completion() {
+            self.window.end(self.left(number));
             let advanced = self.advance(number, result);
             let is_complete = advanced.map_err(|kind| ReadError { op: number, kind })?;
             if is_complete && done(number, self.flight.span(number)).is_break() {
@@ -165,6 +185,7 @@ impl Batch<'_, '_> {
             _ => {
                 let error = io::Error::from_raw_os_error(-result);
                 self.patience.bear(error).map_err(ReadErrorKind::Io)?;
+                self.window.halve();
             }
         }
         if *filled == self.flight.bytes_of(number) {
@@ -185,12 +206,13 @@ mod tests {
     use ringloader_fallback::conformance;
 
     use super::*;
+    use crate::DEPTH;
 
     /// Long enough for a reader to wait before something happens.
     const A_WHILE: Duration = Duration::from_millis(50);
 
     fn reader() -> RingReader {
-        RingReader::new().expect("io_uring works here")
+        RingReader::new(DEPTH).expect("io_uring works here")
     }
 
     /// A pipe whose end to read is a file. Unlike a disk it answers when a test wants it to.
@@ -214,6 +236,13 @@ mod tests {
     #[test]
     fn the_ring_keeps_the_contract() {
         conformance::check(&mut reader());
+    }
+
+    #[test]
+    fn a_ring_of_any_depth_keeps_the_contract() {
+        for depth in [1, 2, 7, DEPTH_MAX] {
+            conformance::check(&mut RingReader::new(depth).expect("io_uring works here"));
+        }
     }
 
     #[test]

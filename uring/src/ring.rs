@@ -17,15 +17,14 @@ use ringloader_fallback::{ReadOp, Span};
 
 use crate::{Features, SetupError};
 
-/// Reads that are under way at once: the depth at which a disk in measurements gave the most. The
-/// completion queue is twice as long, so it cannot overflow.
-pub const DEPTH: u32 = 256;
 /// The most bytes of one submission, a round number below the kernel's limit of 2 GiB.
 const SUBMISSION_BYTES_MAX: usize = 1 << 30;
 
 /// A ring for one thread.
 pub(crate) struct Ring {
     uring: IoUring,
+    /// Reads under way at once. The completion queue is twice as long, so it cannot overflow.
+    depth: u32,
     features: Features,
     owner: Owner,
     /// Set when submissions were left in the queue: they hold addresses that are no longer ours
@@ -60,9 +59,9 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring for the calling thread.
-    pub(crate) fn new() -> Result<Self, SetupError> {
-        let (uring, features) = build().map_err(SetupError::at("io_uring_setup"))?;
+    /// A ring for the calling thread, and `depth` reads.
+    pub(crate) fn new(depth: u32) -> Result<Self, SetupError> {
+        let (uring, features) = build(depth).map_err(SetupError::at("io_uring_setup"))?;
         let mut probe = Probe::new();
         uring
             .submitter()
@@ -72,7 +71,7 @@ impl Ring {
             let source = io::Error::from(io::ErrorKind::Unsupported);
             return Err(SetupError::at("IORING_OP_READ")(source));
         }
-        Ok(Self { uring, features, owner: Owner::here(), stale: false })
+        Ok(Self { uring, depth, features, owner: Owner::here(), stale: false })
     }
 
     pub(crate) fn features(&self) -> Features {
@@ -98,13 +97,13 @@ impl Ring {
 }
 
 /// A ring with as many of the flags as the kernel has: it refuses those it does not know.
-fn build() -> io::Result<(IoUring, Features)> {
+fn build(depth: u32) -> io::Result<(IoUring, Features)> {
     let all = Features { single_issuer: true, defer_taskrun: true, coop_taskrun: false };
     let some = Features { single_issuer: false, defer_taskrun: false, coop_taskrun: true };
     let none = Features { coop_taskrun: false, ..some };
     let mut refused = None;
     for features in [all, some, none] {
-        match build_with(features) {
+        match build_with(features, depth) {
             Ok(uring) => return Ok((uring, features)),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = Some(error),
             Err(error) => return Err(error),
@@ -113,7 +112,7 @@ fn build() -> io::Result<(IoUring, Features)> {
     Err(refused.expect("every attempt was refused"))
 }
 
-fn build_with(features: Features) -> io::Result<IoUring> {
+fn build_with(features: Features, depth: u32) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     if features.single_issuer {
         builder.setup_single_issuer();
@@ -124,7 +123,7 @@ fn build_with(features: Features) -> io::Result<IoUring> {
     if features.coop_taskrun {
         builder.setup_coop_taskrun();
     }
-    builder.build(DEPTH)
+    builder.build(depth)
 }
 
 /// The operations of a batch, and which of them the kernel has. Dropping it waits for those.
@@ -139,7 +138,7 @@ impl<'r, 'op> Flight<'r, 'op> {
     /// Makes ready to read `ops` with `ring`, which is made anew if it cannot be used here.
     pub(crate) fn new(ring: &'r mut Ring, ops: &'r mut [ReadOp<'op>]) -> Result<Self, SetupError> {
         if !ring.is_usable_here() {
-            *ring = Ring::new()?;
+            *ring = Ring::new(ring.depth)?;
         }
         Ok(Self { ring, ops, under_way: 0 })
     }
@@ -151,10 +150,6 @@ impl<'r, 'op> Flight<'r, 'op> {
     /// Bytes that operation `number` asks for.
     pub(crate) fn bytes_of(&self, number: usize) -> usize {
         self.ops[number].dst.len()
-    }
-
-    pub(crate) fn has_room(&self) -> bool {
-        self.under_way < DEPTH
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -169,7 +164,7 @@ impl<'r, 'op> Flight<'r, 'op> {
     /// Hands operation `number`, of which `filled` bytes were read, to the kernel at the next
     /// [`wait`](Self::wait). It must not be under way, and there must be room.
     pub(crate) fn push(&mut self, number: usize, filled: usize) -> io::Result<()> {
-        assert!(self.has_room(), "at most DEPTH reads are under way");
+        assert!(self.under_way < self.ring.depth, "the ring is full");
         let op = &mut self.ops[number];
         let offset = offset_of(op, filled)?;
         let len = (op.dst.len() - filled).min(SUBMISSION_BYTES_MAX);
@@ -182,7 +177,8 @@ impl<'r, 'op> Flight<'r, 'op> {
         // SAFETY: `rest` is writable for `len` bytes for as long as the operation lives, and
         // the file is open as long. This flight borrows the operation, and its `drop` returns
         // only when the kernel has given back every entry it took and can take no other.
-        unsafe { self.ring.uring.submission().push(&entry) }.expect("the queue has DEPTH places");
+        unsafe { self.ring.uring.submission().push(&entry) }
+            .expect("the queue has as many places as may be under way");
         self.under_way += 1;
         Ok(())
     }
@@ -246,6 +242,7 @@ mod tests {
     use ringloader_fallback::SpanMut;
 
     use super::*;
+    use crate::DEPTH;
 
     #[test]
     fn every_set_of_flags_that_the_kernel_has_makes_a_ring() {
@@ -253,7 +250,7 @@ mod tests {
             [(true, true, false), (false, false, true), (false, false, false)]
         {
             let features = Features { single_issuer, defer_taskrun, coop_taskrun };
-            match build_with(features) {
+            match build_with(features, DEPTH) {
                 Ok(uring) => assert!(uring.params().cq_entries() >= 2 * DEPTH),
                 Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{features}"),
             }
@@ -265,7 +262,7 @@ mod tests {
         let file = File::open("/proc/self/exe").unwrap();
         let mut memory = [0x55; 4];
         let mut ops = [ReadOp { file: &file, offset: 0, dst: SpanMut::from(&mut memory[..]) }];
-        let mut ring = Ring::new().expect("io_uring works here");
+        let mut ring = Ring::new(DEPTH).expect("io_uring works here");
         let mut flight = Flight::new(&mut ring, &mut ops).unwrap();
         flight.push(0, 0).unwrap();
         drop(flight);

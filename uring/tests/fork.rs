@@ -7,7 +7,7 @@ use std::fs::File;
 use std::ops::ControlFlow;
 
 use ringloader_fallback::{BatchReader, ReadOp, SpanMut};
-use ringloader_uring::RingReader;
+use ringloader_uring::{DEPTH, RingReader};
 
 /// Ends a child that waits for ever.
 const CHILD_SECONDS_MAX: u32 = 20;
@@ -54,14 +54,14 @@ fn reads(reader: &mut RingReader) -> bool {
 
 #[test]
 fn a_child_may_read_with_a_readers_copy_or_drop_it() {
-    let mut reader = RingReader::new().expect("io_uring works here");
+    let mut reader = RingReader::new(DEPTH).expect("io_uring works here");
     assert!(reads(&mut reader));
     assert!(holds_in_a_child(|| reads(&mut reader)), "the copy makes a ring anew");
     assert!(reads(&mut reader), "the child left the parent's queue alone");
     let mut copy = Some(reader);
     assert!(holds_in_a_child(|| {
         drop(copy.take());
-        RingReader::new().is_ok_and(|mut reader| reads(&mut reader))
+        RingReader::new(DEPTH).is_ok_and(|mut reader| reads(&mut reader))
     }));
     assert!(reads(&mut copy.expect("only the child dropped it")));
 }

@@ -82,11 +82,11 @@ struct Readers {
 
 impl Readers {
     fn get(&mut self, reader: Reader) -> Result<&mut dyn BatchReader> {
-        if let Reader::Uring { required } = reader
+        if let Reader::Uring { required, depth } = reader
             && self.ring.is_none()
             && (required || self.refused.is_none_or(|since| since.elapsed() > RETRY_AFTER))
         {
-            match RingReader::new() {
+            match RingReader::new(depth) {
                 Ok(ring) => self.ring = Some(ring),
                 Err(why) if required => {
                     let (name, reason) = (Backend::Uring.name(), why.to_string());
