@@ -81,6 +81,14 @@ impl Route {
             Backend::Mmap => Self { reader: Reader::Pread, mapped: Mapped::Always },
         }
     }
+
+    /// The route for a single read where nothing else was asked for: one system call, when a
+    /// ring takes as many and a mapping two to be sure of what was copied.
+    pub(crate) fn for_one_read(self) -> Self {
+        let is_free = self.mapped == Mapped::Resident
+            || matches!(self.reader, Reader::Uring { required: false, .. });
+        if is_free { Self { reader: Reader::Pread, mapped: Mapped::Never } } else { self }
+    }
 }
 
 /// Checks that the backend that was asked for can be had.

@@ -60,7 +60,7 @@ pub(crate) fn locate(storage: &Storage, indices: &[u64], expected: Option<u32>) 
         let (path, index, length) = (storage.path().to_owned(), index.into(), frontier.length);
         return Err(Error::IndexOutOfRange { path, index, length });
     }
-    let locations = storage.table.locate(indices, frontier.length)?;
+    let locations = storage.table.locate(indices, frontier.length, storage.io())?;
     let mut located = Located { locations, chunks: Vec::new() };
     for (location, &index) in located.locations.iter().zip(indices) {
         check(storage, location, &frontier, expected, &mut located.chunks).map_err(
@@ -129,7 +129,10 @@ pub(crate) fn fetch(
 ) -> Result<()> {
     let engine = engine()?;
     let route = engine.route(storage.io());
-    let batch = Batch { storage, engine, indices, located, route };
+    let mut batch = Batch { storage, engine, indices, located, route };
+    if batch.is_one_read() {
+        batch.route = route.for_one_read();
+    }
     if mapped::fetch(&batch, slots.reborrow())? {
         return Ok(());
     }
@@ -148,6 +151,10 @@ struct Batch<'b> {
 impl Batch<'_> {
     fn is_raw(&self) -> bool {
         self.storage.codec() == Codec::Raw
+    }
+
+    fn is_one_read(&self) -> bool {
+        self.located.locations.len() == 1
     }
 
     /// How many threads are worth their while.

@@ -1,28 +1,42 @@
 //! The record table: where each record is. Locations are kept in memory, so a gather makes no
 //! system call for them once they were used.
 //!
-//! The table is read in blocks of [`BLOCK_RECORDS`] when one of their records is first asked
-//! for, and kept up to [`BUDGET_BYTES`]. A block that is an arithmetic run (raw dense records
-//! that were never deleted) is kept as its first location and a stride.
+//! What is missing is read when it is first asked for, all that a batch misses together. The
+//! `cache` says what to read and keeps it within a budget; a `block` is how it is kept.
+
+mod block;
+mod cache;
+mod strays;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
+use ringloader_fallback::{ReadOp, SpanMut};
+
+use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::executor::with_context;
 use crate::file::{Fs, StoreFile, numbered_files};
 use crate::format::{
     Capacity, LOCATION_BYTES, Location, decode_locations, encode_locations, names,
 };
+use crate::runtime::engine;
+use block::Block;
+use cache::{BUDGET_BYTES, Cache};
 
-/// Records of a block: 64 KiB of the table, about what one disk read costs anyway.
-pub(crate) const BLOCK_RECORDS: u64 = 4096;
-/// Memory for the locations of one store, in bytes: 33 million irregular records, or any number
-/// of regular ones that fits a disk. Past it, blocks are dropped and read again when needed.
-pub(crate) const BUDGET_BYTES: usize = 512 << 20;
-/// What a block costs beside its locations: its place in the map, and the counted box.
-const BLOCK_OVERHEAD_BYTES: usize = 96;
+/// Locations that are read together: enough reads for a disk to be busy, in memory that stays in
+/// the second-level cache.
+const ROUND_RECORDS: u64 = 16 << 10;
+/// A read that takes longer than this, beside its bytes at [`COLD_BYTES_PER_MICROSECOND`], was not
+/// in memory.
+const COLD_LATENCY: Duration = Duration::from_micros(60);
+/// A slow memory copy.
+const COLD_BYTES_PER_MICROSECOND: u64 = 1000;
 
 /// The record table of a store.
 #[derive(Debug)]
@@ -35,81 +49,19 @@ pub(crate) struct Table {
     cache: RwLock<Cache>,
 }
 
-#[derive(Debug, Default)]
-struct Cache {
-    blocks: HashMap<u64, Arc<Block>, BuildHasherDefault<BlockHasher>>,
-    bytes: usize,
+/// A record of a batch whose location is not in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Missing {
+    index: u64,
+    slot: usize,
 }
 
-/// Consecutive locations from a block's first record on.
+/// Consecutive locations of one segment, to be read.
 #[derive(Debug)]
-enum Block {
-    /// Records of one size, one behind the other in one chunk.
-    Run {
-        first: Location,
-        count: u32,
-    },
-    Listed(Box<[Location]>),
-}
-
-impl Block {
-    fn new(locations: Vec<Location>) -> Self {
-        match locations.first() {
-            Some(first) if is_run(first, &locations) => {
-                Self::Run { first: *first, count: locations.len() as u32 }
-            }
-            _ => Self::Listed(locations.into_boxed_slice()),
-        }
-    }
-
-    fn get(&self, i: u64) -> Option<Location> {
-        match self {
-            Self::Run { first, count } => (i < u64::from(*count)).then(|| Location {
-                // `is_run` has seen that the last of them fits.
-                offset: first.offset + i as u32 * first.phys_length,
-                ..*first
-            }),
-            Self::Listed(locations) => locations.get(i as usize).copied(),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        let listed = match self {
-            Self::Run { .. } => 0,
-            Self::Listed(locations) => size_of_val::<[Location]>(locations),
-        };
-        listed + BLOCK_OVERHEAD_BYTES
-    }
-}
-
-fn is_run(first: &Location, locations: &[Location]) -> bool {
-    let mut next = u64::from(first.offset);
-    locations.iter().all(|location| {
-        let follows = location.place() == (u64::from(first.chunk) << 32 | next)
-            && location.phys_length == first.phys_length
-            && location.logic_length == first.logic_length;
-        next += u64::from(location.phys_length);
-        follows && u32::try_from(next).is_ok()
-    })
-}
-
-/// Block numbers are small and dense: one multiplication spreads them enough.
-#[derive(Default)]
-struct BlockHasher(u64);
-
-impl Hasher for BlockHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _bytes: &[u8]) {
-        unreachable!("only block numbers are hashed");
-    }
-
-    fn write_u64(&mut self, block: u64) {
-        self.0 = (block ^ (block >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 ^= self.0 >> 29;
-    }
+struct Piece {
+    segment: Arc<StoreFile>,
+    offset: u64,
+    bytes: usize,
 }
 
 impl Table {
@@ -120,7 +72,7 @@ impl Table {
             writable,
             capacity,
             segments: RwLock::default(),
-            cache: RwLock::default(),
+            cache: RwLock::new(Cache::new(BUDGET_BYTES)),
         }
     }
 
@@ -141,39 +93,122 @@ impl Table {
         Ok(())
     }
 
-    /// The locations of `indices`, all of which are below `length`.
-    pub(crate) fn locate(&self, indices: &[u64], length: u64) -> Result<Vec<Location>> {
-        let mut found = Vec::with_capacity(indices.len());
-        while found.len() < indices.len() {
-            let missing = self.locate_cached(&indices[found.len()..], &mut found);
-            if let Some(index) = missing {
-                let block = index / BLOCK_RECORDS;
-                let loaded = Arc::new(Block::new(self.load(block, length)?));
-                let location = loaded.get(index % BLOCK_RECORDS);
-                self.keep(block, loaded);
-                found.push(location.expect("a block reaches up to the length it was loaded with"));
-            }
+    /// The locations of `indices`, all of which are below `length`. What is not in memory is read
+    /// the way that `io` names.
+    pub(crate) fn locate(
+        &self,
+        indices: &[u64],
+        length: u64,
+        io: Option<Backend>,
+    ) -> Result<Vec<Location>> {
+        let (mut found, mut missing) = self.look_up(indices);
+        if missing.is_empty() {
+            return Ok(found);
         }
+        missing.sort_unstable();
+        let wanted = {
+            let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+            cache.wanted(missing.iter().map(|missing| missing.index), length)
+        };
+        let mut missing = missing.as_slice();
+        let mut wanted = wanted.as_slice();
+        while !wanted.is_empty() {
+            let (now, later) = wanted.split_at(round(wanted));
+            wanted = later;
+            self.load(now, io, &mut missing, &mut found)?;
+        }
+        assert!(missing.is_empty(), "what was missing is what was read");
         Ok(found)
     }
 
-    /// Looks up what it can without reading and gives the first index that it could not.
-    fn locate_cached(&self, indices: &[u64], found: &mut Vec<Location>) -> Option<u64> {
+    /// Looks up what it can without reading; what it cannot has no meaning in the first list
+    /// and is in the second.
+    fn look_up(&self, indices: &[u64]) -> (Vec<Location>, Vec<Missing>) {
+        const NOWHERE: Location = Location { offset: 0, phys_length: 0, logic_length: 0, chunk: 0 };
+        let (mut found, mut missing) = (Vec::with_capacity(indices.len()), Vec::new());
         let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
-        for &index in indices {
-            let block = cache.blocks.get(&(index / BLOCK_RECORDS));
-            match block.and_then(|block| block.get(index % BLOCK_RECORDS)) {
-                Some(location) => found.push(location),
-                None => return Some(index),
+        for (slot, &index) in indices.iter().enumerate() {
+            if let Some(location) = cache.get(index) {
+                found.push(location);
+            } else {
+                found.push(NOWHERE);
+                missing.push(Missing { index, slot });
             }
         }
-        None
+        (found, missing)
     }
 
-    /// Reads a block, as far as it lies below `length`.
-    fn load(&self, block: u64, length: u64) -> Result<Vec<Location>> {
-        let first = block * BLOCK_RECORDS;
-        self.read(first, (length - first).min(BLOCK_RECORDS) as usize)
+    /// Reads the records `wanted`, keeps them, and takes those of `missing` that are among them
+    /// from its beginning to their slots in `found`.
+    fn load(
+        &self,
+        wanted: &[Range<u64>],
+        io: Option<Backend>,
+        missing: &mut &[Missing],
+        found: &mut [Location],
+    ) -> Result<()> {
+        let bytes = self.read_together(wanted, io)?;
+        let mut bytes = bytes.as_slice();
+        let mut blocks = Vec::with_capacity(wanted.len());
+        for records in wanted {
+            let (now, later) = bytes.split_at(bytes_of(records));
+            bytes = later;
+            let locations = decode_locations(now);
+            while let Some((first, rest)) = missing.split_first()
+                && records.contains(&first.index)
+            {
+                found[first.slot] = locations[(first.index - records.start) as usize];
+                *missing = rest;
+            }
+            blocks.push((records.start, Block::new(&locations)));
+        }
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        for (first, block) in blocks {
+            cache.keep(first, block);
+        }
+        Ok(())
+    }
+
+    /// The bytes of the records `wanted`, one range behind the other. What is in memory is read by
+    /// and by, without a ring that the thread may never need again; a disk gets all reads at once.
+    fn read_together(&self, wanted: &[Range<u64>], io: Option<Backend>) -> Result<Vec<u8>> {
+        let pieces = self.pieces(wanted)?;
+        let mut bytes = vec![0; wanted.iter().map(bytes_of).sum()];
+        let (mut rest, mut pieces) = (bytes.as_mut_slice(), pieces.as_slice());
+        while let Some((piece, later)) = pieces.split_first() {
+            let (now, behind) = rest.split_at_mut(piece.bytes);
+            (rest, pieces) = (behind, later);
+            let started = Instant::now();
+            piece.segment.read_exact_at(now, piece.offset)?;
+            let copy = Duration::from_micros(piece.bytes as u64 / COLD_BYTES_PER_MICROSECOND);
+            let is_cold = started.elapsed() > COLD_LATENCY + copy;
+            if is_cold && pieces.len() > 1 && read_batch(pieces, rest, io)? {
+                break;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// What to read for the records `wanted`, joined where they follow each other.
+    fn pieces(&self, wanted: &[Range<u64>]) -> Result<Vec<Piece>> {
+        let mut pieces: Vec<Piece> = Vec::with_capacity(wanted.len());
+        let runs = wanted
+            .iter()
+            .flat_map(|records| self.runs(records.start, (records.end - records.start) as usize));
+        for (number, offset, count) in runs {
+            let segment = self.segment(number, false)?;
+            let bytes = count * LOCATION_BYTES;
+            match pieces.last_mut() {
+                Some(last)
+                    if Arc::ptr_eq(&last.segment, &segment)
+                        && last.offset + last.bytes as u64 == offset =>
+                {
+                    last.bytes += bytes;
+                }
+                _ => pieces.push(Piece { segment, offset, bytes }),
+            }
+        }
+        Ok(pieces)
     }
 
     /// Reads `count` consecutive locations past the cache.
@@ -187,29 +222,13 @@ impl Table {
         Ok(locations)
     }
 
-    fn keep(&self, number: u64, block: Arc<Block>) {
-        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
-        if cache.bytes + block.bytes() > BUDGET_BYTES {
-            // Which half goes matters little for random access, and never for what is right.
-            let mut keep = false;
-            cache.blocks.retain(|_, _| {
-                keep = !keep;
-                keep
-            });
-            cache.bytes = cache.blocks.values().map(|block| block.bytes()).sum();
-        }
-        cache.bytes += block.bytes();
-        if let Some(old) = cache.blocks.insert(number, block) {
-            cache.bytes -= old.bytes();
-        }
-    }
-
     /// Writes consecutive locations from `first` on. A block in memory that they belong to is
     /// forgotten, so readers see either the old table or the new one, whole.
     pub(crate) fn write(&self, first: u64, locations: &[Location]) -> Result<()> {
         let written = self.write_segments(first, locations);
         // Also after an error: some of it may be on disk, and memory must not say otherwise.
-        self.forget(first, locations.len() as u64);
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        cache.forget(&(first..first + locations.len() as u64));
         written
     }
 
@@ -223,19 +242,9 @@ impl Table {
         Ok(())
     }
 
-    fn forget(&self, first: u64, count: u64) {
-        let Some(last) = count.checked_sub(1).map(|more| first + more) else { return };
-        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
-        for number in first / BLOCK_RECORDS..=last / BLOCK_RECORDS {
-            if let Some(block) = cache.blocks.remove(&number) {
-                cache.bytes -= block.bytes();
-            }
-        }
-    }
-
     /// Cuts the segments to exactly `length` records and removes those past it.
     pub(crate) fn truncate(&self, length: u64) -> Result<()> {
-        *self.cache.write().unwrap_or_else(PoisonError::into_inner) = Cache::default();
+        self.cache.write().unwrap_or_else(PoisonError::into_inner).forget_all();
         let kept = length.div_ceil(self.capacity.segment_records);
         let mut past = numbered_files(&self.dir, ".loc")?;
         past.retain(|number| *number >= kept);
@@ -262,7 +271,7 @@ impl Table {
     /// Closes every file and forgets every location.
     pub(crate) fn forget_all(&self) {
         self.segments.write().unwrap_or_else(PoisonError::into_inner).clear();
-        *self.cache.write().unwrap_or_else(PoisonError::into_inner) = Cache::default();
+        self.cache.write().unwrap_or_else(PoisonError::into_inner).forget_all();
     }
 
     /// Makes every segment that was opened durable: what was written was opened.
@@ -310,6 +319,36 @@ impl Table {
     }
 }
 
+/// How many of `wanted`, at least one, are read together.
+fn round(wanted: &[Range<u64>]) -> usize {
+    let mut count = 0;
+    let fit = wanted.iter().take_while(|records| {
+        count += records.end - records.start;
+        count <= ROUND_RECORDS
+    });
+    fit.count().max(1)
+}
+
+fn bytes_of(records: &Range<u64>) -> usize {
+    (records.end - records.start) as usize * LOCATION_BYTES
+}
+
+/// Reads `pieces` one behind the other into `bytes`. Gives false if that failed: reading them one
+/// by one will succeed, or say what is wrong.
+fn read_batch(pieces: &[Piece], mut bytes: &mut [u8], io: Option<Backend>) -> Result<bool> {
+    let reader = engine()?.route(io).reader;
+    let mut ops = Vec::with_capacity(pieces.len());
+    for Piece { segment, offset, bytes: count } in pieces {
+        let (now, later) = bytes.split_at_mut(*count);
+        bytes = later;
+        ops.push(ReadOp { file: segment.file(), offset: *offset, dst: SpanMut::from(now) });
+    }
+    with_context(|context| {
+        let reader = context.reader(reader)?;
+        Ok(reader.read(&mut ops, &mut |_, _| ControlFlow::Continue(())).is_ok())
+    })
+}
+
 /// A file that the header says must be there is damage, not a failed system call.
 pub(crate) fn missing(error: Error) -> Error {
     match error {
@@ -317,65 +356,5 @@ pub(crate) fn missing(error: Error) -> Error {
             Error::invalid(&path, "the file is missing")
         }
         other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn location(offset: u32) -> Location {
-        Location { offset, phys_length: 10, logic_length: 10, chunk: 0 }
-    }
-
-    fn table(dir: &Path) -> Table {
-        let capacity = Capacity { segment_records: 5000, ..Capacity::FORMAT };
-        Table::new(dir, &Fs::default(), true, capacity)
-    }
-
-    #[test]
-    fn runs_are_kept_as_a_stride_and_give_the_same_locations() {
-        let listed: Vec<_> = (0..100).map(|i| location(10 * i)).collect();
-        let block = Block::new(listed.clone());
-        assert!(matches!(block, Block::Run { .. }));
-        let again: Vec<_> = (0..100).map(|i| block.get(i).unwrap()).collect();
-        assert_eq!(again, listed);
-        assert_eq!(block.get(100), None);
-        let mut shuffled = listed;
-        shuffled.swap(3, 4);
-        assert!(matches!(Block::new(shuffled), Block::Listed(_)));
-        // A run whose arithmetic would leave 32 bits is listed.
-        let past = Location { phys_length: 1 << 31, ..location(1 << 31) };
-        assert!(matches!(Block::new(vec![past]), Block::Listed(_)));
-    }
-
-    #[test]
-    fn locations_cross_segments_and_blocks() {
-        let dir = tempfile::tempdir().unwrap();
-        let table = table(dir.path());
-        let all: Vec<_> = (0..12_000).map(|i| location(i * 37 % 1000)).collect();
-        table.write(0, &all[..4000]).unwrap();
-        // Read a block while it is short, then let it grow.
-        assert_eq!(table.locate(&[3999], 4000).unwrap(), [all[3999]]);
-        table.write(4000, &all[4000..]).unwrap();
-        let indices: Vec<u64> = (0..12_000).rev().collect();
-        let found = table.locate(&indices, 12_000).unwrap();
-        assert!(found.iter().rev().eq(all.iter()));
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
-        table.truncate(5001).unwrap();
-        assert_eq!(std::fs::metadata(dir.path().join("1.loc")).unwrap().len(), 16);
-        assert!(!dir.path().join("2.loc").exists());
-        table.truncate(0).unwrap();
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn a_short_table_is_found_at_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let table = table(dir.path());
-        table.write(0, &[location(0), location(10)]).unwrap();
-        assert!(table.check_length(2).is_ok());
-        assert_eq!(table.check_length(3).unwrap_err().code(), Some(-8));
-        assert_eq!(table.check_length(1 << 40).unwrap_err().code(), Some(-8));
     }
 }

@@ -91,7 +91,10 @@ impl<'b> Copier<'b> {
 
     /// Copies raw records, one behind the other.
     fn copy(&self, locations: &[Location], mut dst: SpanMut<'_>) {
-        for location in locations {
+        for (i, location) in locations.iter().enumerate() {
+            if let Some(next) = locations.get(i + 4) {
+                self.mapping(next.chunk).prefetch(next.offset.into(), next.phys_length as usize);
+            }
             let (mut record, rest) = dst.split_at(location.logic_length as usize);
             self.mapping(location.chunk).copy_to(location.offset.into(), &mut record);
             dst = rest;
