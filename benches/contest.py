@@ -1,0 +1,93 @@
+"""Contests: contenders that gather from the same records, timed in turns; and the caches and stores around them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+
+
+@dataclass
+class Contender:
+    """A way to gather a batch, and how to compare the batch with its source."""
+
+    gather: Callable[[object], object]
+    check: Callable[[object, object], None]
+    batches: int
+
+
+def medians(
+    contenders: dict[str, Contender],
+    plans: Callable[[], Iterable[object]],
+    rounds: int,
+    before: Callable[[], None] = lambda: None,
+    warmup: int = 2,
+) -> dict[str, float]:
+    """The median seconds of each contender's batches.
+
+    The contenders take turns, so that a noisy moment meets all of them, and each turn has plans of its own from
+    ``plans``: whoever came later would otherwise find the records of the others in the processor's caches. The first
+    batches of each turn are compared with their source and not timed. ``before`` is called before each turn.
+    """
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, contender in contenders.items():
+            before()
+            turn = zip(range(contender.batches + warmup), plans(), strict=False)
+            for number, plan in turn:
+                start = time.perf_counter()
+                batch = contender.gather(plan)
+                spent = time.perf_counter() - start
+                if number < warmup:
+                    contender.check(batch, plan)
+                else:
+                    times[name].append(spent)
+                del batch
+    return {name: statistics.median(samples) for name, samples in times.items()}
+
+
+def build_limits() -> Path:
+    """The program that measures what the machine can do at most."""
+    command = ["cargo", "build", "--quiet", "--release", "--package", "ringloader-limits"]
+    subprocess.run(command, cwd=REPOSITORY, check=True)
+    target = os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")
+    return Path(target) / "release" / "ringloader-limits"
+
+
+def limit(program: Path, *arguments: object) -> float:
+    """The median seconds of a batch of a command of `build_limits`."""
+    command = [str(program), *map(str, arguments)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)["seconds"]
+
+
+def evict(root: Path) -> str:
+    """Drop the files under `root` from the page cache, and say how that was done."""
+    os.sync()
+    try:
+        DROP_CACHES.write_text("3")
+        return "the page cache was dropped"
+    except OSError:
+        pass
+    for path in root.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+    return "the files were evicted with posix_fadvise, since only root can drop the page cache"
+
+
+def copy_store(path: Path) -> Path:
+    """A second store of the same files, since loaderx lets a store be open once."""
+    copied = path.with_name(path.name + "-loaderx")
+    shutil.copytree(path, copied)
+    return copied
