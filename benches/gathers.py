@@ -90,25 +90,39 @@ class Dense:
         with ringloader.DenseStore.create(self.path, data.dtype, shape, codec=codec, **dictionary) as store:
             for start in range(0, len(data), 1000):
                 store.append(data[start : start + 1000])
-        self.stores = {
-            "ringloader": ringloader.DenseStore.open(self.path, mode="r"),
-            "loaderx": loaderx.zrecord.DenseStore.open(copy_store(self.path)),
-        }
+        self.copied = copy_store(self.path)
         if codec == "raw":
             np.save(bench.root / "data.npy", data)
-            self.stores["numpy mmap"] = np.load(bench.root / "data.npy", mmap_mode="r")
+        self.open()
+
+    def open(self) -> None:
+        self.stores = {
+            "ringloader": ringloader.DenseStore.open(self.path, mode="r"),
+            "loaderx": loaderx.zrecord.DenseStore.open(self.copied),
+        }
+        if self.codec == "raw":
+            self.stores["numpy mmap"] = np.load(self.bench.root / "data.npy", mmap_mode="r")
 
     def close(self) -> None:
         for name in ("ringloader", "loaderx"):
             self.stores[name].close()
+        self.stores.clear()
+
+    def evict(self) -> None:
+        """Nothing that is mapped is dropped, so the stores are opened anew."""
+        self.close()
+        evict(self.bench.root)
+        self.open()
 
     def contenders(self, batches: dict[str, int]) -> dict[str, Contender]:
         def check(batch: object, plan: object) -> None:
             assert np.array_equal(np.asarray(batch), self.data[plan])
 
         return {
-            name: Contender(store.__getitem__, check, batches.get(name, batches["others"]))
-            for name, store in self.stores.items()
+            name: Contender(
+                lambda plan, name=name: self.stores[name][plan], check, batches.get(name, batches["others"])
+            )
+            for name in self.stores
         }
 
     def warm(self, name: str, must: dict[str, float], batches: int) -> Result:
@@ -125,31 +139,28 @@ class Dense:
         return Result(name, seconds | {"limit": self.bench.limit(*arguments)}, must, limit_name)
 
     def cold(self, name: str, must: dict[str, float], batches: dict[str, int]) -> Result:
-        def before() -> None:
-            evict(self.bench.root)
-
         length = len(self.data)
         seconds = medians(
-            self.contenders(batches), lambda: self.bench.random_plans(length), self.bench.rounds, before, 1
+            self.contenders(batches),
+            lambda: self.bench.random_plans(length),
+            self.bench.rounds,
+            self.evict,
+            1,
         )
         arguments = ("uring", self.path / "0.chunk", self.data[0].nbytes, BATCH, batches["ringloader"])
-        limit_seconds = self.bench.limit(*arguments, before=before)
+        limit_seconds = self.bench.limit(*arguments, before=self.evict)
         return Result(name, seconds | {"limit": limit_seconds}, must, "an io_uring program")
 
     def scan(self, name: str, cold: bool, batches: int) -> Result:
         """From front to back, a slice after the other; a mapped array is copied, as it is only a view."""
         contenders = self.contenders({"others": batches})
-        mapped = self.stores["numpy mmap"]
-        contenders["numpy mmap"].gather = lambda part: np.array(mapped[part])
+        contenders["numpy mmap"].gather = lambda part: np.array(self.stores["numpy mmap"][part])
 
         def plans() -> Iterator[slice]:
             first = int(self.bench.rng.integers(0, len(self.data) - (batches + 3) * BATCH))
             return (slice(start, start + BATCH) for start in itertools.count(first, BATCH))
 
-        def before() -> None:
-            if cold:
-                evict(self.bench.root)
-
+        before = self.evict if cold else lambda: None
         seconds = medians(contenders, plans, self.bench.rounds, before)
         return Result(name, seconds, {"numpy mmap": 1.0})
 

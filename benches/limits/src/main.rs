@@ -14,7 +14,7 @@ mod ring;
 use std::env;
 use std::error::Error;
 use std::thread;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -103,6 +103,11 @@ fn median(mut times: Vec<f64>) -> f64 {
 struct Random(u64);
 
 impl Random {
+    fn from_clock() -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self(now.map_or(0, |time| time.as_nanos() as u64))
+    }
+
     fn below(&mut self, limit: usize) -> usize {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
