@@ -30,28 +30,32 @@ def medians(
     plans: Callable[[], Iterable[object]],
     rounds: int,
     before: Callable[[], None] = lambda: None,
-    warmup: int = 2,
+    untimed: int = 2,
+    whole_turns: bool = False,
 ) -> dict[str, float]:
     """The median seconds of each contender's batches.
 
     The contenders take turns, so that a noisy moment meets all of them, and each turn has plans of its own from
-    ``plans``: whoever came later would otherwise find the records of the others in the processor's caches. The first
-    batches of each turn are compared with their source and not timed. ``before`` is called before each turn.
+    ``plans``: whoever came later would otherwise find the records of the others in the processor's caches. ``before``
+    is called before each turn. The first ``untimed`` batches of a turn are not timed, and the first two are compared
+    with their source. With ``whole_turns`` a sample is the mean of a turn: what reads ahead waits in few batches only.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, contender in contenders.items():
             before()
-            turn = zip(range(contender.batches + warmup), plans(), strict=False)
+            spent: list[float] = []
+            turn = zip(range(contender.batches + untimed), plans(), strict=False)
             for number, plan in turn:
                 start = time.perf_counter()
                 batch = contender.gather(plan)
-                spent = time.perf_counter() - start
-                if number < warmup:
+                seconds = time.perf_counter() - start
+                if number < 2:
                     contender.check(batch, plan)
-                else:
-                    times[name].append(spent)
+                if number >= untimed:
+                    spent.append(seconds)
                 del batch
+            times[name] += [statistics.mean(spent)] if whole_turns else spent
     return {name: statistics.median(samples) for name, samples in times.items()}
 
 
