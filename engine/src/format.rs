@@ -150,6 +150,11 @@ impl Location {
         u64::from(self.offset) + u64::from(self.phys_length)
     }
 
+    /// Whether `next` begins where this record ends.
+    pub fn is_followed_by(&self, next: &Self) -> bool {
+        self.chunk == next.chunk && self.end() == u64::from(next.offset)
+    }
+
     /// Checks what can be checked without the chunk: that lengths are possible for `codec` and
     /// that the record lies before `frontier`.
     pub fn check(

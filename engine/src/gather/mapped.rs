@@ -20,6 +20,8 @@ use crate::plan::shares;
 
 /// Shards for each thread: enough for the threads to finish at about the same time.
 const SHARDS_PER_THREAD: usize = 4;
+/// So many records further on the memory is told what will be copied.
+const PREFETCHED_RECORDS: usize = 3;
 /// A batch that takes longer than this, beside a microsecond for each [`SLOW_BYTES`], has waited
 /// for a disk.
 const SLOW: Duration = Duration::from_millis(1);
@@ -89,14 +91,17 @@ impl<'b> Copier<'b> {
         }
     }
 
-    /// Copies raw records, one behind the other.
+    /// Copies raw records; those that lie one behind the other are copied as one.
     fn copy(&self, locations: &[Location], mut dst: SpanMut<'_>) {
-        for (i, location) in locations.iter().enumerate() {
-            if let Some(next) = locations.get(i + 4) {
-                self.mapping(next.chunk).prefetch(next.offset.into(), next.phys_length as usize);
+        let mut copied = 0;
+        for run in locations.chunk_by(Location::is_followed_by) {
+            copied += run.len();
+            if let Some(soon) = locations.get(copied + PREFETCHED_RECORDS) {
+                self.mapping(soon.chunk).prefetch(soon.offset.into(), soon.phys_length as usize);
             }
-            let (mut record, rest) = dst.split_at(location.logic_length as usize);
-            self.mapping(location.chunk).copy_to(location.offset.into(), &mut record);
+            let bytes = run.iter().map(|location| location.phys_length as usize).sum();
+            let (mut records, rest) = dst.split_at(bytes);
+            self.mapping(run[0].chunk).copy_to(run[0].offset.into(), &mut records);
             dst = rest;
         }
     }
