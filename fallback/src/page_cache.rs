@@ -7,7 +7,6 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 
 /// Bytes of `file` that are in the page cache, in whole pages.
 ///
@@ -80,30 +79,17 @@ pub fn advise(file: &File, pattern: Pattern) {
         Pattern::InOrder => libc::POSIX_FADV_SEQUENTIAL,
     };
     #[cfg(target_os = "linux")]
-    fadvise(file, 0..0, advice);
+    fadvise(file, advice);
     #[cfg(not(target_os = "linux"))]
     let _ = (file, pattern);
 }
 
-/// The bytes `range` of `file` will be read soon: the system begins to read them now.
-pub fn advise_will_need(file: &File, range: Range<u64>) {
-    /// Linux reads no more for one call than its largest request, which is at least this.
-    const CALL_BYTES: u64 = 512 << 10;
-    #[cfg(target_os = "linux")]
-    for start in range.clone().step_by(CALL_BYTES as usize) {
-        let end = range.end.min(start + CALL_BYTES);
-        fadvise(file, start..end, libc::POSIX_FADV_WILLNEED);
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (file, range, CALL_BYTES);
-}
-
 #[cfg(target_os = "linux")]
-fn fadvise(file: &File, range: Range<u64>, advice: i32) {
+fn fadvise(file: &File, advice: i32) {
     use std::os::fd::AsRawFd;
-    let (start, len) = (range.start.cast_signed(), (range.end - range.start).cast_signed());
-    // SAFETY: the call touches no memory of the process. What it says is of no consequence.
-    unsafe { libc::posix_fadvise64(file.as_raw_fd(), start, len, advice) };
+    // SAFETY: the call touches no memory of the process. What it says is of no consequence. A
+    // length of 0 reaches to the end of the file.
+    unsafe { libc::posix_fadvise64(file.as_raw_fd(), 0, 0, advice) };
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -125,10 +111,9 @@ mod tests {
             Err(error) => return assert_eq!(error.kind(), io::ErrorKind::Unsupported),
         }
         file.sync_all().unwrap();
-        fadvise(&file, 0..1 << 20, libc::POSIX_FADV_DONTNEED);
+        fadvise(&file, libc::POSIX_FADV_DONTNEED);
         assert!(cached_bytes(&file).unwrap() < 1 << 20);
         advise(&file, Pattern::Random);
-        advise_will_need(&file, 0..1 << 20);
         let mut bytes = vec![0; 1 << 20];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
         assert!(cached_bytes(&file).unwrap() >= 1 << 20);

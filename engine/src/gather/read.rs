@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ringloader_fallback::{BatchReader, ReadError, ReadErrorKind, ReadOp, Slots, Span, SpanMut};
 
 use super::Batch;
+use crate::backend::Reader;
 use crate::codec::context::Decoder;
 use crate::codec::{Codec, Dictionary};
 use crate::error::{Error, Result};
@@ -21,6 +22,9 @@ const SHARDS_PER_THREAD: usize = 4;
 const COLD_READS_PER_SHARD: usize = 64;
 /// The most that one read fetches. Larger runs are cut, so that reading and decoding overlap.
 const READ_BYTES_MAX: usize = 1 << 20;
+/// The same for raw records of a scan, which one thread reads from front to back: the system reads
+/// ahead best of a single reader.
+const SCAN_READ_BYTES_MAX: usize = 1 << 30;
 /// Stored bytes that are staged at a time for decoding; they stay in the second-level cache.
 const STAGING_BYTES: usize = 512 << 10;
 
@@ -28,12 +32,15 @@ const STAGING_BYTES: usize = 512 << 10;
 pub(super) fn fetch(batch: &Batch<'_>, slots: Slots<'_>) -> Result<()> {
     let plan = Plan::new(&batch.located.locations);
     let heat = batch.heat();
-    if heat < Heat::Warm
-        && let Some((chunk, run)) = plan.run()
-    {
-        batch.storage.readahead.expect(&batch.located.chunk(chunk).file, chunk, run);
-    }
-    let fetcher = Fetcher { batch, plan: &plan, failure: Mutex::new(None) };
+    let run = plan.run().filter(|_| heat < Heat::Warm);
+    let scans = run.is_some_and(|(chunk, run)| batch.storage.readahead.goes_on(chunk, run));
+    batch.located.chunks.iter().for_each(|chunk| chunk.file.read_in_order(scans));
+    let reader = if batch.is_raw() && scans {
+        batch.route.for_one_read().reader
+    } else {
+        batch.route.reader
+    };
+    let fetcher = Fetcher { batch, plan: &plan, reader, scans, failure: Mutex::new(None) };
     let mut parts = fetcher.parts(slots, heat);
     with_context(|context| match parts.len() {
         0 => Ok(()),
@@ -63,6 +70,9 @@ struct Part<'d> {
 struct Fetcher<'b> {
     batch: &'b Batch<'b>,
     plan: &'b Plan,
+    reader: Reader,
+    /// Whether the batch goes on where another ended, and comes from a disk.
+    scans: bool,
     failure: Mutex<Option<Error>>,
 }
 
@@ -71,9 +81,10 @@ impl Fetcher<'_> {
     fn parts<'d>(&self, mut slots: Slots<'d>, heat: Heat) -> Vec<Part<'d>> {
         let raw = self.batch.is_raw();
         let plan = self.plan;
+        let raw_bytes_max = if self.scans { SCAN_READ_BYTES_MAX } else { READ_BYTES_MAX };
         let part = |range: Range<usize>| {
             if raw {
-                let reads = plan.reads(range, READ_BYTES_MAX, |a, b| b.slot == a.slot + 1);
+                let reads = plan.reads(range, raw_bytes_max, |a, b| b.slot == a.slot + 1);
                 let slots_of = |read: &Read| {
                     let first = plan.fetches[read.fetches.start].slot as usize;
                     first..first + read.fetches.len()
@@ -92,6 +103,7 @@ impl Fetcher<'_> {
 
     fn part_count(&self, heat: Heat) -> usize {
         match self.batch.threads() {
+            _ if self.scans && self.batch.is_raw() => 1,
             1 => 1,
             threads if heat == Heat::Cold && self.batch.is_raw() => {
                 threads.min(self.plan.fetches.len() / COLD_READS_PER_SHARD)
@@ -126,7 +138,7 @@ impl Fetcher<'_> {
 
     /// Reads raw records straight to where they go.
     fn copy(&self, context: &mut Context, part: Part<'_>) -> Result<()> {
-        let reader = context.reader(self.batch.route.reader)?;
+        let reader = context.reader(self.reader)?;
         let mut ops: Vec<ReadOp<'_>> = part
             .reads
             .iter()
@@ -147,7 +159,7 @@ impl Fetcher<'_> {
             let (now, later) = reads.split_at(staged_together(reads));
             reads = later;
             let bytes = now.iter().map(|read| read.bytes).sum();
-            let (reader, decoder, staging) = context.decoding(self.batch.route.reader, bytes)?;
+            let (reader, decoder, staging) = context.decoding(self.reader, bytes)?;
             let of_now = &mut destinations[now[0].fetches.start - first..];
             self.decode_staged(now, reader, decoder, staging, of_now)?;
         }

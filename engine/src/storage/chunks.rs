@@ -22,6 +22,8 @@ pub(crate) struct ChunkFile {
     /// The file's length when it was last asked for.
     bytes_seen: AtomicU64,
     residency: Residency,
+    /// Whether the system was told that reads come in the order of the bytes.
+    in_order: AtomicBool,
 }
 
 impl ChunkFile {
@@ -50,6 +52,14 @@ impl ChunkFile {
         self.residency.mapping(&self.file, end, mapped, &chunks.budget)
     }
 
+    /// Says whether the reads to come are in the order of the bytes, or at random places.
+    pub(crate) fn read_in_order(&self, in_order: bool) {
+        if self.in_order.load(Ordering::Relaxed) != in_order {
+            self.in_order.store(in_order, Ordering::Relaxed);
+            page_cache::advise(self.file.file(), pattern(in_order));
+        }
+    }
+
     /// Has the page cache asked again.
     pub(crate) fn doubt(&self) {
         self.residency.doubt();
@@ -69,7 +79,7 @@ pub(crate) struct Chunks {
     writable: bool,
     open: RwLock<HashMap<u32, Arc<ChunkFile>>>,
     budget: Budget,
-    /// Whether reads are in the order of the bytes for now, and not at random places.
+    /// Whether chunks that are opened now are read in the order of their bytes.
     in_order: AtomicBool,
 }
 
@@ -116,27 +126,23 @@ impl Chunks {
     }
 
     fn adopt(&self, id: u32, file: StoreFile) -> Arc<ChunkFile> {
-        page_cache::advise(file.file(), self.pattern());
+        let in_order = self.in_order.load(Ordering::Relaxed);
+        page_cache::advise(file.file(), pattern(in_order));
         let chunk = Arc::new(ChunkFile {
             file,
             bytes_seen: AtomicU64::new(0),
             residency: Residency::default(),
+            in_order: AtomicBool::new(in_order),
         });
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(open.entry(id).or_insert(chunk))
-    }
-
-    fn pattern(&self) -> Pattern {
-        if self.in_order.load(Ordering::Relaxed) { Pattern::InOrder } else { Pattern::Random }
     }
 
     /// Says whether the reads to come are in the order of the bytes, as those of a compaction.
     pub(super) fn read_in_order(&self, in_order: bool) {
         self.in_order.store(in_order, Ordering::Relaxed);
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        for chunk in open.values() {
-            page_cache::advise(chunk.file.file(), self.pattern());
-        }
+        open.values().for_each(|chunk| chunk.read_in_order(in_order));
     }
 
     fn forget(&self, id: u32) {
@@ -177,4 +183,8 @@ impl Chunks {
         self.forget(frontier.tail_chunk);
         self.get(frontier.tail_chunk)?.file.truncate(u64::from(frontier.tail_offset))
     }
+}
+
+fn pattern(in_order: bool) -> Pattern {
+    if in_order { Pattern::InOrder } else { Pattern::Random }
 }
