@@ -27,8 +27,9 @@ test: test-rust test-python ## Run every test
 test-rust: ## Run the tests of the Rust crates
 	$(CARGO) test --workspace --exclude ringloader-bindings
 
-test-python: build ## Run the Python tests, once through io_uring and once through pread
+test-python: build ## Run the Python tests by the engine's choice, through io_uring, and through pread
 	$(BIN)/python -m pip install --quiet --group test
+	RINGLOADER_IO=auto $(BIN)/python -m pytest
 	RINGLOADER_IO=uring $(BIN)/python -m pytest
 	RINGLOADER_IO=pread $(BIN)/python -m pytest
 
@@ -49,10 +50,13 @@ format: ## Rewrite sources in the house format
 doc: ## Build the documentation of the Rust crates into target/doc
 	$(CARGO) doc --workspace --no-deps
 
-bench: build ## Compare gathers and appends with loaderx and numpy mmap (about five minutes)
-	$(BIN)/python -m pip install --quiet --group test
-	$(BIN)/python benches/stores.py
+bench: build ## Compare with loaderx, numpy mmap and the limits of the machine (about twenty minutes; root drops the page cache)
+	$(BIN)/python -m pip install --quiet --group test --group bench
+	$(BIN)/python benches/gathers.py
+	$(BIN)/python benches/appends.py
 	$(BIN)/python benches/ablation.py
+	$(BIN)/python benches/locations.py
+	$(BIN)/python benches/scaling.py
 
 bench-leaks: build ## Gather 100,000 batches and watch memory, descriptors and threads
 	$(BIN)/python benches/leaks.py

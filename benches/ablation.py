@@ -4,7 +4,8 @@ Run it as ``python benches/ablation.py``. The variants are timed in turns; media
 
 - kept: every batch is kept until the end of its turn, so no memory is recycled
 - one thread: ``workers=1``, so the calling thread does everything
-- pread: the pread pool in place of io_uring
+- read: io_uring for every record, also for those that could be copied from a mapping
+- pread: the same with the pread pool
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ VARIANTS = {
     "as it is": {},
     "kept": {"KEEP": "1"},
     "one thread": {"RINGLOADER_WORKERS": "1"},
+    "read": {"RINGLOADER_IO": "uring"},
     "pread": {"RINGLOADER_IO": "pread"},
 }
 

@@ -1,4 +1,4 @@
-"""Fixtures of the suite, which runs once with RINGLOADER_IO=uring and once with =pread."""
+"""Fixtures of the suite, which runs with each of RINGLOADER_IO=auto, =uring and =pread."""
 
 import os
 

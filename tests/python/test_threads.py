@@ -1,5 +1,7 @@
 """Many threads on one handle: gathers beside an appender see complete records only."""
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -217,3 +219,31 @@ def test_a_list_that_changes_during_an_append_is_not_a_crash(tmp_path):
         changing.result(60)
         known = {record.tobytes() for record in kind.records(200)}
         assert all(record.tobytes() in known for record in store[:])
+
+
+def test_the_interpreter_exits_while_daemon_threads_gather(tmp_path):
+    """Also with workers, rings and batch memory in use; and promptly."""
+    path = str(tmp_path / "store")
+    data = np.arange(4000 * 1024, dtype=np.int32).reshape(4000, 1024)
+    with ringloader.DenseStore.create(path, np.int32, (1024,), codec="zstd") as store:
+        store.append(data)
+    code = f"""
+import sys, threading, time
+import numpy as np
+import ringloader
+store = ringloader.DenseStore.open({path!r}, mode="r")
+begun = threading.Barrier(5)
+def work(seed):
+    rng = np.random.default_rng(seed)
+    store[rng.integers(0, 4000, 256)]
+    begun.wait()
+    while True:
+        store[rng.integers(0, 4000, 256)]
+for seed in range(4):
+    threading.Thread(target=work, args=(seed,), daemon=True).start()
+begun.wait()
+sys.exit(7)
+"""
+    for _ in range(5):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (7, "")
