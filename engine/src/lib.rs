@@ -29,7 +29,8 @@
 //! ```
 //!
 //! Modules from the ground up: `error`, [`mod@format`], [`mod@file`], [`codec`], [`identity`], [`pool`],
-//! `backend`, `executor`, [`runtime`], `table`, [`storage`], `plan`, `gather`, `append`, and on top
+//! `backend`, `executor`, [`runtime`], `table`, `residency`, `readahead`, [`storage`], `plan`, `gather`,
+//! `append`, and on top
 //! [`DenseStore`] and [`RaggedStore`]. Imports point downwards only.
 
 mod append;
