@@ -33,13 +33,11 @@ pub(super) fn fetch(batch: &Batch<'_>, slots: Slots<'_>) -> Result<()> {
     let plan = Plan::new(&batch.located.locations);
     let heat = batch.heat();
     let run = plan.run().filter(|_| heat < Heat::Warm);
-    let scans = run.is_some_and(|(chunk, run)| batch.storage.readahead.goes_on(chunk, run));
-    batch.located.chunks.iter().for_each(|chunk| chunk.file.read_in_order(scans));
-    let reader = if batch.is_raw() && scans {
-        batch.route.for_one_read().reader
-    } else {
-        batch.route.reader
-    };
+    let goes_on = run.is_some_and(|(chunk, run)| batch.storage.readahead.goes_on(chunk, run));
+    batch.located.chunks.iter().for_each(|chunk| chunk.file.read_in_order(goes_on));
+    let scans = goes_on && batch.is_raw();
+    let route = if scans { batch.route.for_one_read() } else { batch.route };
+    let reader = route.reader;
     let fetcher = Fetcher { batch, plan: &plan, reader, scans, failure: Mutex::new(None) };
     let mut parts = fetcher.parts(slots, heat);
     with_context(|context| match parts.len() {
@@ -71,7 +69,7 @@ struct Fetcher<'b> {
     batch: &'b Batch<'b>,
     plan: &'b Plan,
     reader: Reader,
-    /// Whether the batch goes on where another ended, and comes from a disk.
+    /// Whether it is raw records that go on where another batch ended, and come from a disk.
     scans: bool,
     failure: Mutex<Option<Error>>,
 }
@@ -103,7 +101,7 @@ impl Fetcher<'_> {
 
     fn part_count(&self, heat: Heat) -> usize {
         match self.batch.threads() {
-            _ if self.scans && self.batch.is_raw() => 1,
+            _ if self.scans => 1,
             1 => 1,
             threads if heat == Heat::Cold && self.batch.is_raw() => {
                 threads.min(self.plan.fetches.len() / COLD_READS_PER_SHARD)
