@@ -68,6 +68,11 @@ impl Plan {
         is_run.then(|| (first.chunk(), first.offset()..last.end() - (last.place - last.offset())))
     }
 
+    /// Whether the batch asks for its records in the order of their place.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.fetches.is_sorted_by_key(|fetch| fetch.slot)
+    }
+
     /// The reads for a range of fetches. Fetches whose bytes follow each other on disk share a
     /// read of at most `bytes_max`, if `joins` says that their destinations do as well.
     pub(crate) fn reads(
@@ -159,6 +164,7 @@ mod tests {
     fn records_one_behind_the_other_are_a_run() {
         let locations: Vec<_> = [30, 0, 10, 20].map(|offset| location(2, offset, 10)).into();
         assert_eq!(Plan::new(&locations).run(), Some((2, 0..40)));
+        assert!(!Plan::new(&locations).is_in_order() && Plan::new(&locations[1..]).is_in_order());
         assert_eq!(Plan::new(&locations[..3]).run(), None);
         assert_eq!(Plan::new(&[location(1, 0, 10), location(2, 10, 10)]).run(), None);
         assert_eq!(plan().run(), None);

@@ -15,10 +15,11 @@ use memmap2::{Mmap, MmapOptions};
 use crate::sigbus::{self, Guard};
 use crate::span::{Span, SpanMut};
 
-/// Whether a fault in a mapping would be caught now: somebody may have replaced the handler of
-/// SIGBUS. Ask before a batch is copied, and read in another way if it is not so.
-pub fn faults_are_caught() -> bool {
-    sigbus::is_installed()
+/// Whether a fault of this thread in a mapping would be caught now: somebody may have replaced the
+/// handler of SIGBUS, or have blocked it. Ask before each thread's part of a batch is copied, and
+/// read in another way if it is not so.
+pub fn faults_are_caught_here() -> bool {
+    sigbus::catches_faults_here()
 }
 
 /// A mapped file. It may reach past the end of the file, which then can grow into it.
@@ -134,7 +135,7 @@ mod tests {
         let (cut_mapping, whole_mapping) =
             [&cut, &whole].map(|file| Mapping::new(file, BYTES as u64).unwrap()).into();
         cut.set_len(4096).unwrap();
-        assert!(faults_are_caught());
+        assert!(faults_are_caught_here());
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

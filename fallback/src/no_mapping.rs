@@ -6,8 +6,8 @@ use std::io;
 
 use crate::span::SpanMut;
 
-/// Whether a fault in a mapping would be caught now.
-pub fn faults_are_caught() -> bool {
+/// Whether a fault of this thread in a mapping would be caught now.
+pub fn faults_are_caught_here() -> bool {
     false
 }
 
@@ -36,6 +36,11 @@ impl Mapping {
 
     /// Copies the bytes from `offset` on over the whole of `dst`.
     pub fn copy_to(&self, _offset: u64, _dst: &mut SpanMut<'_>) {
+        match *self {}
+    }
+
+    /// Begins to bring bytes closer to the processor.
+    pub fn prefetch(&self, _offset: u64, _len: usize) {
         match *self {}
     }
 

@@ -25,12 +25,14 @@ static REGIONS: [Region; REGIONS_MAX] = [const { Region::free() }; REGIONS_MAX];
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// A range of addresses that is a mapped file.
+/// A range of addresses that is a mapped file. The handler reads it while others may change it, so
+/// it is a seqlock (Boehm, "Can seqlocks get along with programming language memory models?", 2012).
 #[derive(Debug)]
 struct Region {
     taken: AtomicBool,
+    /// Odd while the region guards something; each change is another number.
+    version: AtomicUsize,
     start: AtomicUsize,
-    /// 0 while the region guards nothing.
     len: AtomicUsize,
     damaged: AtomicBool,
 }
@@ -39,16 +41,41 @@ impl Region {
     const fn free() -> Self {
         Self {
             taken: AtomicBool::new(false),
+            version: AtomicUsize::new(0),
             start: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
             damaged: AtomicBool::new(false),
         }
     }
 
+    /// Guards `len` bytes from `start` on, unless the region is taken.
+    fn take(&self, start: usize, len: usize) -> bool {
+        let is_mine = !self.taken.swap(true, Ordering::AcqRel);
+        if is_mine {
+            // Whoever sees what is stored from here on sees also that the last owner let go.
+            fence(Ordering::Release);
+            self.damaged.store(false, Ordering::Relaxed);
+            self.start.store(start, Ordering::Relaxed);
+            self.len.store(len, Ordering::Relaxed);
+            self.version.fetch_add(1, Ordering::Release);
+        }
+        is_mine
+    }
+
+    fn release(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+        self.taken.store(false, Ordering::Release);
+    }
+
+    /// Whether it guards `address`. A region that changes meanwhile does not: a fault is in memory
+    /// whose guard lives until the copy that faulted is done.
     fn contains(&self, address: usize) -> bool {
-        // The length is set last and cleared first.
-        let len = self.len.load(Ordering::Acquire);
-        address.wrapping_sub(self.start.load(Ordering::Acquire)) < len
+        let version = self.version.load(Ordering::Acquire);
+        let start = self.start.load(Ordering::Relaxed);
+        let len = self.len.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let is_whole = self.version.load(Ordering::Relaxed) == version;
+        version % 2 == 1 && is_whole && address.wrapping_sub(start) < len
     }
 }
 
@@ -61,13 +88,8 @@ impl Guard {
     /// Guards `len` bytes from `start` on, which are a mapping of the caller.
     pub(crate) fn new(start: *const u8, len: usize) -> io::Result<Self> {
         install()?;
-        let mut regions = REGIONS.iter();
-        let free = regions.find(|region| !region.taken.swap(true, Ordering::AcqRel));
-        let region = free.ok_or_else(|| io::Error::other("too many mapped files"))?;
-        region.damaged.store(false, Ordering::Relaxed);
-        region.start.store(start.addr(), Ordering::Release);
-        region.len.store(len, Ordering::Release);
-        Ok(Self(region))
+        let region = REGIONS.iter().find(|region| region.take(start.addr(), len));
+        region.map(Self).ok_or_else(|| io::Error::other("too many mapped files"))
     }
 
     /// Whether all that was read from the region so far were bytes of the file. Once it is not,
@@ -81,27 +103,42 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.0.len.store(0, Ordering::Release);
-        self.0.taken.store(false, Ordering::Release);
+        self.0.release();
     }
 }
 
-/// Whether faults reach the handler: somebody may have replaced it.
-pub(crate) fn is_installed() -> bool {
-    current().is_ok_and(|action| is_ours(&action))
+/// Whether faults of this thread reach the handler: somebody may have replaced it, or blocked its
+/// signal, and a fault whose signal is blocked ends the process.
+pub(crate) fn catches_faults_here() -> bool {
+    current().is_ok_and(|action| is_ours(&action)) && !is_blocked_here()
+}
+
+fn is_blocked_here() -> bool {
+    let mut blocked = MaybeUninit::uninit();
+    // SAFETY: without a set the call only writes this thread's mask to `blocked`.
+    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), blocked.as_mut_ptr()) } {
+        // SAFETY: the call has filled the set, and SIGBUS is a signal.
+        0 => unsafe { libc::sigismember(blocked.as_ptr(), libc::SIGBUS) != 0 },
+        _ => true,
+    }
 }
 
 /// Puts the handler in place, once for each process: a child may have one of its own by now.
 fn install() -> io::Result<()> {
-    static INSTALLED: PerProcess<Result<(), i32>> = PerProcess::new();
-    let install_now = || install_anew().map_err(|error| error.raw_os_error().unwrap_or_default());
-    INSTALLED.get_or_init(install_now).map_err(io::Error::from_raw_os_error)
+    static INSTALLED: PerProcess<Result<(), String>> = PerProcess::new();
+    let install_now = || install_anew().map_err(|error| error.to_string());
+    INSTALLED.get_or_init(install_now).clone().map_err(io::Error::other)
 }
 
 fn install_anew() -> io::Result<()> {
     let previous = current()?;
     if is_ours(&previous) {
         return Ok(());
+    }
+    let is_handler = !matches!(previous.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+    if is_handler && !PREVIOUS.load(Ordering::Acquire).is_null() {
+        // An ancestor had ours in place, so this one may call it, and ours must not call it back.
+        return Err(io::Error::other("the handler of SIGBUS was replaced before a fork"));
     }
     // SAFETY: the call has no preconditions.
     let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -215,5 +252,59 @@ unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c
         let handler =
             unsafe { std::mem::transmute::<libc::sighandler_t, extern "C" fn(i32)>(address) };
         handler(signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_region_that_changes_is_never_seen_half_changed() {
+        const SMALL: (usize, usize) = (0x1000, 0x10);
+        const LARGE: (usize, usize) = (0x10_0000, 0x10_0000);
+        let region = Region::free();
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..200_000 {
+                    for (start, len) in [SMALL, LARGE] {
+                        assert!(region.take(start, len));
+                        region.release();
+                    }
+                }
+                is_done.store(true, Ordering::Release);
+            });
+            while !is_done.load(Ordering::Acquire) {
+                // In neither, but in the start of one with the length of the other.
+                assert!(!region.contains(SMALL.0 + LARGE.1 - 1));
+            }
+        });
+        assert!(region.take(SMALL.0, SMALL.1) && region.contains(SMALL.0));
+        assert!(!region.take(LARGE.0, LARGE.1), "it is taken");
+        region.release();
+        assert!(!region.contains(SMALL.0));
+    }
+
+    #[test]
+    fn a_thread_that_blocks_the_signal_catches_nothing() {
+        install().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(catches_faults_here());
+                let mut set = MaybeUninit::uninit();
+                // SAFETY: the first call makes the set that the others use; only this thread's
+                // mask is changed.
+                unsafe {
+                    libc::sigemptyset(set.as_mut_ptr());
+                    libc::sigaddset(set.as_mut_ptr(), libc::SIGBUS);
+                    libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut());
+                }
+                assert!(!catches_faults_here());
+            });
+        });
+        assert!(catches_faults_here());
     }
 }

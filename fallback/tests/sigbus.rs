@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 
 use ringloader_fallback::SpanMut;
-use ringloader_fallback::mapping::{Mapping, faults_are_caught};
+use ringloader_fallback::mapping::{Mapping, faults_are_caught_here};
 
 const CASE: &str = "RINGLOADER_TEST_SIGBUS";
 
@@ -44,7 +44,7 @@ fn fault_in_ours() {
     let file = cut_file(&directory);
     let mapping = Mapping::new(&file, 8192).unwrap();
     file.set_len(0).unwrap();
-    assert!(faults_are_caught());
+    assert!(faults_are_caught_here());
     let mut memory = [0; 8192];
     mapping.copy_to(0, &mut SpanMut::from(&mut memory[..]));
     assert!(!mapping.is_intact());
@@ -59,6 +59,20 @@ fn fault_elsewhere() {
     file.set_len(0).unwrap();
     // SAFETY: the address is mapped.
     unsafe { std::ptr::read_volatile(map.as_ptr()) };
+}
+
+/// The status of a forked child in which `holds` was true: 0.
+fn in_fork(holds: impl FnOnce() -> bool) -> i32 {
+    let mut status = 0;
+    // SAFETY: the child leaves without running anything of its parent's; the C library's
+    // allocator can be used in it.
+    unsafe {
+        match libc::fork() {
+            0 => libc::_exit(i32::from(!holds())),
+            child => assert_eq!(libc::waitpid(child, &raw mut status, 0), child),
+        }
+    }
+    status
 }
 
 fn child(case: &str) {
@@ -88,7 +102,15 @@ fn child(case: &str) {
         "replaced" => {
             fault_in_ours();
             handle(exit_with_seven as *const () as libc::sighandler_t);
-            assert!(!faults_are_caught(), "the caller must not copy from mappings now");
+            assert!(!faults_are_caught_here(), "the caller must not copy from mappings now");
+        }
+        "replaced before a fork" => {
+            fault_in_ours();
+            handle(exit_with_seven as *const () as libc::sighandler_t);
+            assert_eq!(
+                in_fork(|| Mapping::new(&File::open("/proc/self/exe").unwrap(), 1).is_err()),
+                0
+            );
         }
         _ => unreachable!("{case}"),
     }
@@ -104,4 +126,5 @@ fn what_the_process_decided_about_other_signals_stands() {
     assert_eq!(run("ignored").code(), Some(0));
     assert_eq!(run("handled").code(), Some(7));
     assert_eq!(run("replaced").code(), Some(0));
+    assert_eq!(run("replaced before a fork").code(), Some(0));
 }

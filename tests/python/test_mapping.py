@@ -47,6 +47,8 @@ def path(tmp_path):
         ("", "faulthandler.enable()"),
         ("", "signal.signal(signal.SIGBUS, lambda *_: None)"),
         ("faulthandler.enable()", "faulthandler.disable()"),
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGBUS])", ""),
+        ("", "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGBUS])"),
     ],
 )
 def test_a_chunk_that_is_cut_is_an_error_and_the_process_lives(path, io, before, after, end):

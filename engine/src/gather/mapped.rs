@@ -57,7 +57,7 @@ impl<'b> Copier<'b> {
         let mappings = batch.located.chunks.iter().map(of_chunk).collect::<Option<_>>()?;
         // Asked last: making the first mapping puts the handler in place.
         let failed = AtomicBool::new(false);
-        mapping::faults_are_caught().then_some(Self { batch, mappings, failed })
+        mapping::faults_are_caught_here().then_some(Self { batch, mappings, failed })
     }
 
     fn run(&self, mut slots: Slots<'_>) -> Result<()> {
@@ -84,11 +84,17 @@ impl<'b> Copier<'b> {
 
     fn run_shard(&self, context: &mut Context, range: Range<usize>, dst: SpanMut<'_>) {
         let locations = &self.batch.located.locations[range];
-        if self.batch.is_raw() {
-            self.copy(locations, dst);
-        } else if self.decode(context, locations, dst).is_none() {
+        if !mapping::faults_are_caught_here() || self.fill(context, locations, dst).is_none() {
             self.failed.store(true, Ordering::Relaxed);
         }
+    }
+
+    fn fill(&self, context: &mut Context, locations: &[Location], dst: SpanMut<'_>) -> Option<()> {
+        if self.batch.is_raw() {
+            self.copy(locations, dst);
+            return Some(());
+        }
+        self.decode(context, locations, dst)
     }
 
     /// Copies raw records; those that lie one behind the other are copied as one.

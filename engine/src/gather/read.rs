@@ -35,7 +35,7 @@ pub(super) fn fetch(batch: &Batch<'_>, slots: Slots<'_>) -> Result<()> {
     let run = plan.run().filter(|_| heat < Heat::Warm);
     let goes_on = run.is_some_and(|(chunk, run)| batch.storage.readahead.goes_on(chunk, run));
     batch.located.chunks.iter().for_each(|chunk| chunk.file.read_in_order(goes_on));
-    let scans = goes_on && batch.is_raw();
+    let scans = goes_on && batch.is_raw() && heat == Heat::Cold && plan.is_in_order();
     let route = if scans { batch.route.for_one_read() } else { batch.route };
     let reader = route.reader;
     let fetcher = Fetcher { batch, plan: &plan, reader, scans, failure: Mutex::new(None) };
@@ -69,7 +69,7 @@ struct Fetcher<'b> {
     batch: &'b Batch<'b>,
     plan: &'b Plan,
     reader: Reader,
-    /// Whether it is raw records that go on where another batch ended, and come from a disk.
+    /// Whether it is raw records, in order, that go on where another batch ended, from a disk.
     scans: bool,
     failure: Mutex<Option<Error>>,
 }

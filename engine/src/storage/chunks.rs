@@ -54,9 +54,20 @@ impl ChunkFile {
 
     /// Says whether the reads to come are in the order of the bytes, or at random places.
     pub(crate) fn read_in_order(&self, in_order: bool) {
-        if self.in_order.load(Ordering::Relaxed) != in_order {
-            self.in_order.store(in_order, Ordering::Relaxed);
-            page_cache::advise(self.file.file(), pattern(in_order));
+        if self.in_order.load(Ordering::SeqCst) == in_order {
+            return;
+        }
+        self.in_order.store(in_order, Ordering::SeqCst);
+        // Another thread may say otherwise at the same time: whoever tells the system last looks
+        // again, so what it was told last is what is remembered.
+        let mut told = in_order;
+        loop {
+            page_cache::advise(self.file.file(), pattern(told));
+            let wanted = self.in_order.load(Ordering::SeqCst);
+            if wanted == told {
+                break;
+            }
+            told = wanted;
         }
     }
 
