@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -18,44 +19,66 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 @dataclass
 class Contender:
-    """A way to gather a batch, and how to compare the batch with its source."""
+    """A way to gather a batch, and how to compare the batch with its source.
+
+    The first two batches of a turn are compared. The first ``untimed`` are not timed. With ``whole_turns`` a sample is
+    the mean of a turn: what reads ahead waits in few batches only.
+    """
 
     gather: Callable[[object], object]
     check: Callable[[object, object], None]
     batches: int
+    untimed: int = 2
+    whole_turns: bool = False
+
+    def turn(self, plans: Iterable[object]) -> list[float]:
+        """Seconds of batches, one of each plan."""
+        spent: list[float] = []
+        for number, plan in zip(range(self.batches + self.untimed), plans, strict=False):
+            start = time.perf_counter()
+            batch = self.gather(plan)
+            seconds = time.perf_counter() - start
+            if number < 2:
+                self.check(batch, plan)
+            if number >= self.untimed:
+                spent.append(seconds)
+            del batch
+        return [statistics.mean(spent)] if self.whole_turns else spent
+
+
+@dataclass
+class Limit:
+    """A command of the program of `build_limits`, which does the work with nothing around it."""
+
+    program: Path
+    arguments: tuple[object, ...]
+
+    def turn(self, _plans: Iterable[object]) -> list[float]:
+        """The median seconds of its batches."""
+        command = [str(self.program), *map(str, self.arguments)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return [json.loads(done.stdout)["seconds"]]
 
 
 def medians(
-    contenders: dict[str, Contender],
+    contenders: dict[str, Contender | Limit],
     plans: Callable[[], Iterable[object]],
     rounds: int,
     before: Callable[[], None] = lambda: None,
-    untimed: int = 2,
-    whole_turns: bool = False,
 ) -> dict[str, float]:
     """The median seconds of each contender's batches.
 
     The contenders take turns, so that a noisy moment meets all of them, and each turn has plans of its own from
-    ``plans``: whoever came later would otherwise find the records of the others in the processor's caches. ``before``
-    is called before each turn. The first ``untimed`` batches of a turn are not timed, and the first two are compared
-    with their source. With ``whole_turns`` a sample is the mean of a turn: what reads ahead waits in few batches only.
+    ``plans``: whoever came later would otherwise find the records of the others in the processor's caches. Each round
+    has an order of its own: a disk is slower for whoever follows a contender that has read as much as it gives.
+    ``before`` is called before each turn.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
+    order = random.Random(7)
     for _ in range(rounds):
-        for name, contender in contenders.items():
+        for name in order.sample(list(contenders), len(contenders)):
             before()
-            spent: list[float] = []
-            turn = zip(range(contender.batches + untimed), plans(), strict=False)
-            for number, plan in turn:
-                start = time.perf_counter()
-                batch = contender.gather(plan)
-                seconds = time.perf_counter() - start
-                if number < 2:
-                    contender.check(batch, plan)
-                if number >= untimed:
-                    spent.append(seconds)
-                del batch
-            times[name] += [statistics.mean(spent)] if whole_turns else spent
+            times[name] += contenders[name].turn(plans())
     return {name: statistics.median(samples) for name, samples in times.items()}
 
 
@@ -65,13 +88,6 @@ def build_limits() -> Path:
     subprocess.run(command, cwd=REPOSITORY, check=True)
     target = os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")
     return Path(target) / "release" / "ringloader-limits"
-
-
-def limit(program: Path, *arguments: object) -> float:
-    """The median seconds of a batch of a command of `build_limits`."""
-    command = [str(program), *map(str, arguments)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return json.loads(done.stdout)["seconds"]
 
 
 def evict(root: Path) -> str:

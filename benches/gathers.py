@@ -11,9 +11,8 @@ import argparse
 import itertools
 import json
 import os
-import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import loaderx.utils
 import loaderx.zrecord
 import numpy as np
 import records
-from contest import Contender, build_limits, copy_store, evict, limit, medians
+from contest import Contender, Limit, build_limits, copy_store, evict, medians
 
 import ringloader
 
@@ -71,12 +70,8 @@ class Bench:
         while True:
             yield self.rng.integers(0, length, BATCH)
 
-    def limit(self, *arguments: object, before: Callable[[], object] = lambda: None) -> float:
-        samples = []
-        for _ in range(self.rounds):
-            before()
-            samples.append(limit(self.limits, *arguments))
-        return statistics.median(samples)
+    def limit(self, *arguments: object) -> Limit:
+        return Limit(self.limits, arguments)
 
 
 class Dense:
@@ -114,57 +109,55 @@ class Dense:
         evict(self.bench.root)
         self.open()
 
-    def contenders(self, batches: dict[str, int]) -> dict[str, Contender]:
+    def contenders(self, batches: dict[str, int], untimed: int = 2) -> dict[str, Contender | Limit]:
         def check(batch: object, plan: object) -> None:
             assert np.array_equal(np.asarray(batch), self.data[plan])
 
-        return {
-            name: Contender(
-                lambda plan, name=name: self.stores[name][plan], check, batches.get(name, batches["others"])
+        def contender(name: str) -> Contender:
+            return Contender(
+                lambda plan: self.stores[name][plan], check, batches.get(name, batches["others"]), untimed
             )
-            for name in self.stores
-        }
+
+        return {name: contender(name) for name in self.stores}
 
     def warm(self, name: str, must: dict[str, float], batches: int) -> Result:
         contenders = self.contenders({"others": batches})
-        length = len(self.data)
-        seconds = medians(contenders, lambda: self.bench.random_plans(length), self.bench.rounds)
-        record_bytes = self.data[0].nbytes
+        length, record_bytes = len(self.data), self.data[0].nbytes
         if self.codec == "raw":
             limit_name = f"a {CORES}-thread memcpy"
-            arguments = ("memcpy", record_bytes, length, BATCH, batches * 4, CORES)
+            contenders["limit"] = self.bench.limit("memcpy", record_bytes, length, BATCH, batches * 4, CORES)
         else:
             limit_name = "a decode loop in memory"
-            arguments = ("decode", self.path, BATCH, batches * 2, CORES)
-        return Result(name, seconds | {"limit": self.bench.limit(*arguments)}, must, limit_name)
+            contenders["limit"] = self.bench.limit("decode", self.path, BATCH, batches * 2, CORES)
+        seconds = medians(contenders, lambda: self.bench.random_plans(length), self.bench.rounds)
+        return Result(name, seconds, must, limit_name)
 
     def cold(self, name: str, must: dict[str, float], batches: dict[str, int]) -> Result:
         """The first batch counts too: a mapping's readahead may read most of the file for it."""
-        length = len(self.data)
-        seconds = medians(
-            self.contenders(batches),
-            lambda: self.bench.random_plans(length),
-            self.bench.rounds,
-            self.evict,
-            untimed=0,
+        contenders = self.contenders(batches, untimed=0)
+        length, record_bytes = len(self.data), self.data[0].nbytes
+        contenders["limit"] = self.bench.limit(
+            "uring", self.path / "0.chunk", record_bytes, BATCH, batches["ringloader"]
         )
-        arguments = ("uring", self.path / "0.chunk", self.data[0].nbytes, BATCH, batches["ringloader"])
-        limit_seconds = self.bench.limit(*arguments, before=self.evict)
-        return Result(name, seconds | {"limit": limit_seconds}, must, "an io_uring program")
+        seconds = medians(
+            contenders, lambda: self.bench.random_plans(length), 2 * self.bench.rounds, self.evict
+        )
+        return Result(name, seconds, must, "an io_uring program")
 
     def scan(self, name: str, cold: bool, batches: int) -> Result:
         """From front to back, a slice after the other; a mapped array is copied, as it is only a view."""
-        contenders = self.contenders({"others": batches})
+        contenders = self.contenders({"others": batches}, untimed=0 if cold else 2)
         contenders["numpy mmap"].gather = lambda part: np.array(self.stores["numpy mmap"][part])
+        for contender in contenders.values():
+            contender.whole_turns = True
 
         def plans() -> Iterator[slice]:
             first = int(self.bench.rng.integers(0, len(self.data) - (batches + 3) * BATCH))
             return (slice(start, start + BATCH) for start in itertools.count(first, BATCH))
 
         before = self.evict if cold else lambda: None
-        untimed = 0 if cold else 2
-        seconds = medians(contenders, plans, self.bench.rounds, before, untimed, whole_turns=True)
-        return Result(name, seconds, {"numpy mmap": 1.0})
+        rounds = self.bench.rounds * (2 if cold else 1)
+        return Result(name, medians(contenders, plans, rounds, before), {"numpy mmap": 1.0})
 
 
 def images_raw(bench: Bench) -> Iterator[Result]:
