@@ -35,12 +35,16 @@ impl Patience {
         self.failures = 0;
     }
 
-    /// Pauses if `error` may pass (EAGAIN, EBUSY, EINTR): the caller then tries again. Gives the
-    /// error back if it is of another kind, or has come too often.
-    pub fn bear(&mut self, error: io::Error) -> io::Result<()> {
+    /// Whether `error` is of the kinds that pass by themselves: EAGAIN, EBUSY, EINTR.
+    pub fn may_pass(error: &io::Error) -> bool {
         use io::ErrorKind::{Interrupted, ResourceBusy, WouldBlock};
-        let passes = matches!(error.kind(), Interrupted | ResourceBusy | WouldBlock);
-        if !passes || self.failures == RETRIES_MAX {
+        matches!(error.kind(), Interrupted | ResourceBusy | WouldBlock)
+    }
+
+    /// Pauses if `error` may pass: the caller then tries again. Gives the error back if it is of
+    /// another kind, or has come too often.
+    pub fn bear(&mut self, error: io::Error) -> io::Result<()> {
+        if !Self::may_pass(&error) || self.failures == RETRIES_MAX {
             return Err(error);
         }
         self.failures += 1;

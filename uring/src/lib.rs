@@ -123,6 +123,14 @@ impl RingReader {
     pub fn features(&self) -> Features {
         match *self {}
     }
+
+    /// Makes sure that the next batch has a ring.
+    ///
+    /// # Errors
+    /// None: there is no such reader.
+    pub fn make_ready(&mut self) -> Result<(), SetupError> {
+        match *self {}
+    }
 }
 
 #[cfg(not(target_os = "linux"))]

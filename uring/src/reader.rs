@@ -52,6 +52,34 @@ impl RingReader {
         self.ring.features()
     }
 
+    /// Makes sure that the next batch has a ring: the one that it has may belong to another thread
+    /// or process, and is made anew then.
+    ///
+    /// # Errors
+    /// [`SetupError`] says which step failed and what to change.
+    pub fn make_ready(&mut self) -> Result<(), SetupError> {
+        self.ring.make_ready()
+    }
+
+    fn begin<'r, 'op>(
+        &'r mut self,
+        ops: &'r mut [ReadOp<'op>],
+    ) -> Result<Batch<'r, 'op>, ReadError> {
+        self.filled.clear();
+        self.filled.resize(ops.len(), 0);
+        self.again.clear();
+        self.window.clear();
+        let flight = Flight::new(&mut self.ring, ops);
+        Ok(Batch {
+            flight: flight.map_err(|error| failed(0, io::Error::other(error)))?,
+            window: &mut self.window,
+            filled: &mut self.filled,
+            again: &mut self.again,
+            next: 0,
+            patience: Patience::default(),
+        })
+    }
+
     /// Reads a byte from a pipe: a filter may allow the set-up and refuse the use.
     fn try_out(&mut self) -> io::Result<()> {
         let (source, mut sink) = io::pipe()?;
@@ -69,20 +97,7 @@ impl RingReader {
 
 impl BatchReader for RingReader {
     fn read(&mut self, ops: &mut [ReadOp<'_>], done: &mut Done<'_>) -> Result<(), ReadError> {
-        self.filled.clear();
-        self.filled.resize(ops.len(), 0);
-        self.again.clear();
-        self.window.clear();
-        let flight = Flight::new(&mut self.ring, ops);
-        let mut batch = Batch {
-            flight: flight.map_err(|error| failed(0, io::Error::other(error)))?,
-            window: &mut self.window,
-            filled: &mut self.filled,
-            again: &mut self.again,
-            next: 0,
-            patience: Patience::default(),
-        };
-        batch.run(done)
+        self.begin(ops)?.run(done)
     }
 }
 
@@ -161,20 +176,27 @@ impl Batch<'_, '_> {
     }
 
     fn take_completions(&mut self, done: &mut Done<'_>) -> Result<ControlFlow<()>, ReadError> {
+        let mut shortage = None;
         while let Some((number, result)) = self.flight.completion() {
             self.window.end(self.left(number));
-            let advanced = self.advance(number, result);
+            let advanced = self.advance(number, result, &mut shortage);
             let is_complete = advanced.map_err(|kind| ReadError { op: number, kind })?;
             if is_complete && done(number, self.flight.span(number)).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
+        self.bear(shortage)?;
         Ok(ControlFlow::Continue(()))
     }
 
     /// Counts the bytes of one completion. Says whether the operation is complete; if it is not,
-    /// it will be submitted again.
-    fn advance(&mut self, number: usize, result: i32) -> Result<bool, ReadErrorKind> {
+    /// it will be submitted again. What the kernel was short of is left in `shortage`.
+    fn advance(
+        &mut self,
+        number: usize,
+        result: i32,
+        shortage: &mut Option<ReadError>,
+    ) -> Result<bool, ReadErrorKind> {
         let filled = &mut self.filled[number];
         match result {
             0 => return Err(ReadErrorKind::Eof { filled: *filled }),
@@ -184,8 +206,10 @@ impl Batch<'_, '_> {
             }
             _ => {
                 let error = io::Error::from_raw_os_error(-result);
-                self.patience.bear(error).map_err(ReadErrorKind::Io)?;
-                self.window.halve();
+                if !Patience::may_pass(&error) {
+                    return Err(ReadErrorKind::Io(error));
+                }
+                shortage.get_or_insert(failed(number, error));
             }
         }
         if *filled == self.flight.bytes_of(number) {
@@ -193,6 +217,15 @@ impl Batch<'_, '_> {
         }
         self.again.push(number);
         Ok(false)
+    }
+
+    /// Waits before what was put off is submitted again, once for all that came back together.
+    fn bear(&mut self, shortage: Option<ReadError>) -> Result<(), ReadError> {
+        let Some(ReadError { op, kind: ReadErrorKind::Io(error) }) = shortage else {
+            return Ok(());
+        };
+        self.window.halve();
+        self.patience.bear(error).map_err(|error| failed(op, error))
     }
 }
 
@@ -278,6 +311,32 @@ mod tests {
             reader().read(&mut ops, &mut |_, _| ControlFlow::Continue(())).unwrap();
         });
         assert_eq!(&memory, b"abcdef");
+    }
+
+    /// A wave of completions in which every read is put off, as a kernel without memory answers.
+    #[test]
+    fn reads_that_the_kernel_puts_off_are_repeated_with_a_limit() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let mut memory = [0; 2 * DEPTH as usize];
+        let mut ops: Vec<_> = memory.chunks_mut(1).map(|dst| op(&file, dst)).collect();
+        let count = ops.len();
+        let mut reader = reader();
+        let mut batch = reader.begin(&mut ops).unwrap();
+        let error = (0..1000).find_map(|_| {
+            let mut shortage = None;
+            for number in 0..count {
+                let advanced = batch.advance(number, -libc::EAGAIN, &mut shortage).unwrap();
+                assert!(!advanced && batch.again.contains(&number));
+            }
+            batch.again.clear();
+            batch.bear(shortage).err()
+        });
+        let Some(ReadError { op: 0, kind: ReadErrorKind::Io(error) }) = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let refused = batch.advance(1, -libc::EIO, &mut None).unwrap_err();
+        assert!(matches!(refused, ReadErrorKind::Io(error) if error.raw_os_error() == Some(5)));
     }
 
     #[test]

@@ -78,6 +78,14 @@ impl Ring {
         self.features
     }
 
+    /// Makes the ring anew if the calling thread may not read with it.
+    pub(crate) fn make_ready(&mut self) -> Result<(), SetupError> {
+        if !self.is_usable_here() {
+            *self = Self::new(self.depth)?;
+        }
+        Ok(())
+    }
+
     /// Whether the calling thread may read with it.
     fn is_usable_here(&self) -> bool {
         !self.stale && self.owner == Owner::here()
@@ -137,9 +145,7 @@ pub(crate) struct Flight<'r, 'op> {
 impl<'r, 'op> Flight<'r, 'op> {
     /// Makes ready to read `ops` with `ring`, which is made anew if it cannot be used here.
     pub(crate) fn new(ring: &'r mut Ring, ops: &'r mut [ReadOp<'op>]) -> Result<Self, SetupError> {
-        if !ring.is_usable_here() {
-            *ring = Ring::new(ring.depth)?;
-        }
+        ring.make_ready()?;
         Ok(Self { ring, ops, under_way: 0 })
     }
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use ringloader_fallback::{BatchReader, PreadReader};
-use ringloader_uring::RingReader;
+use ringloader_uring::{RingReader, SetupError};
 
 use crate::backend::{self, Backend, Reader};
 use crate::codec::context::{Decoder, Encoder};
@@ -82,12 +82,9 @@ struct Readers {
 
 impl Readers {
     fn get(&mut self, reader: Reader) -> Result<&mut dyn BatchReader> {
-        if let Reader::Uring { required, depth } = reader
-            && self.ring.is_none()
-            && (required || self.refused.is_none_or(|since| since.elapsed() > RETRY_AFTER))
-        {
-            match RingReader::new(depth) {
-                Ok(ring) => self.ring = Some(ring),
+        if let Reader::Uring { required, depth } = reader {
+            match self.make_ring_ready(required, depth) {
+                Ok(()) => {}
                 Err(why) if required => {
                     let (name, reason) = (Backend::Uring.name(), why.to_string());
                     return Err(Error::BackendUnavailable { name, reason });
@@ -102,5 +99,21 @@ impl Readers {
             (Reader::Uring { .. }, Some(ring)) => Ok(ring),
             _ => Ok(self.pread.get_or_insert_with(PreadReader::with_threads_started)),
         }
+    }
+
+    /// Sees to a ring that can be used now. Unless it is `required`, none is tried for some time
+    /// after one was refused.
+    fn make_ring_ready(&mut self, required: bool, depth: u32) -> Result<(), SetupError> {
+        if let Some(ring) = &mut self.ring {
+            let ready = ring.make_ready();
+            if ready.is_err() {
+                self.ring = None;
+            }
+            return ready;
+        }
+        if required || self.refused.is_none_or(|since| since.elapsed() > RETRY_AFTER) {
+            self.ring = Some(RingReader::new(depth)?);
+        }
+        Ok(())
     }
 }
