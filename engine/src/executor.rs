@@ -18,11 +18,11 @@ use std::thread::{self, Thread};
 
 use core_affinity::CoreId;
 use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
+use ringloader_fallback::mapping;
 use ringloader_fallback::process::generation;
 
 use crate::backend::Reader;
 use crate::error::{Error, Result};
-use crate::pool::{self, Pool};
 pub(crate) use context::Context;
 pub(crate) use cores::Cores;
 
@@ -53,7 +53,6 @@ pub(crate) fn with_context<R>(work: impl FnOnce(&mut Context) -> R) -> R {
 #[derive(Debug)]
 pub(crate) struct Executor {
     shared: Arc<Shared>,
-    cores: Cores,
     pin: bool,
     /// How many workers run; they are started by the first batch that asks for help.
     started: OnceLock<usize>,
@@ -66,8 +65,7 @@ struct Shared {
     workers: Box<[Worker]>,
     /// What workers read through.
     reader: Reader,
-    /// Batch memory, which workers that have nothing to do give back to the system.
-    pool: Arc<Pool>,
+    cores: Cores,
 }
 
 #[derive(Debug)]
@@ -80,7 +78,7 @@ struct Worker {
 
 impl Executor {
     /// Workers for this process: `workers` of them, or one for each core that it may use.
-    pub(crate) fn new(workers: Option<usize>, pin: bool, reader: Reader, pool: Arc<Pool>) -> Self {
+    pub(crate) fn new(workers: Option<usize>, pin: bool, reader: Reader) -> Self {
         let cores = Cores::of_this_process();
         let count = workers.unwrap_or(cores.busy_max);
         let worker = |i: usize| Worker {
@@ -89,9 +87,9 @@ impl Executor {
             thread: OnceLock::new(),
         };
         let workers = (0..count).map(worker).collect();
-        let shared = Shared { calls: Injector::new(), workers, reader, pool };
         let pin = pin && !cores.ids.is_empty() && count > 0;
-        Self { shared: Arc::new(shared), cores, pin, started: OnceLock::new() }
+        let shared = Shared { calls: Injector::new(), workers, reader, cores };
+        Self { shared: Arc::new(shared), pin, started: OnceLock::new() }
     }
 
     pub(crate) fn workers(&self) -> usize {
@@ -103,7 +101,7 @@ impl Executor {
     }
 
     pub(crate) fn cores(&self) -> &Cores {
-        &self.cores
+        &self.shared.cores
     }
 
     /// Threads that can work on one batch: the caller, and workers for the other cores.
@@ -144,8 +142,12 @@ impl Executor {
         let helpers = helpers.min(*self.started.get_or_init(|| self.start()));
         let here = current_core();
         let workers = &self.shared.workers;
-        let elsewhere =
-            workers.iter().filter(|worker| worker.core.is_none() || worker.core != here);
+        // From the next core on: other processes that share the cores begin at theirs.
+        let first = workers.iter().position(|worker| worker.core > here).unwrap_or(0);
+        let elsewhere = workers[first..]
+            .iter()
+            .chain(&workers[..first])
+            .filter(|worker| worker.core.is_none() || worker.core != here);
         for _ in 0..helpers {
             self.shared.calls.push(Arc::clone(batch));
         }
@@ -184,8 +186,10 @@ impl Shared {
     /// What a worker thread does for as long as the process lives.
     fn work(&self, number: usize) {
         let me = &self.workers[number];
-        if let Some(core) = me.core {
-            core_affinity::set_for_current(CoreId { id: core });
+        mapping::unblock_faults_here();
+        match me.core {
+            Some(core) => drop(core_affinity::set_for_current(CoreId { id: core })),
+            None => cores::bind_to_all(&self.cores.ids),
         }
         let mut context = Context::default();
         // Made now, so that a process that has warmed up needs no more descriptors. A batch that
@@ -213,19 +217,8 @@ impl Shared {
                 me.idle.store(false, Ordering::Release);
                 return batch;
             }
-            self.sleep(me);
-        }
-    }
-
-    /// Sleeps until the worker is woken. It gives back idle batch memory that has grown old, and
-    /// once there is none it sleeps without a limit: an idle process does nothing at all.
-    fn sleep(&self, me: &Worker) {
-        while me.idle.load(Ordering::Acquire) {
-            if self.pool.idle_bytes() == 0 {
+            while me.idle.load(Ordering::Acquire) {
                 thread::park();
-            } else {
-                thread::park_timeout(pool::IDLE_TIME_MAX);
-                self.pool.trim();
             }
         }
     }
@@ -314,7 +307,7 @@ mod tests {
     use super::*;
 
     fn executor(workers: usize, pin: bool, reader: Reader) -> Executor {
-        Executor::new(Some(workers), pin, reader, Arc::default())
+        Executor::new(Some(workers), pin, reader)
     }
 
     #[test]

@@ -2,10 +2,12 @@
 //!
 //! Faulting in fresh pages costs more than filling them, so memory that was used stays mapped
 //! for a while. The pool keeps at most [`IDLE_BYTES_MAX`] that nobody uses, and none of it for
-//! longer than [`IDLE_TIME_MAX`] once it is asked again. Large buffers are huge-page advised.
+//! longer than twice [`IDLE_TIME_MAX`]: a thread of its own sees to that, which sleeps while nothing
+//! is idle. Large buffers are huge-page advised.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use memmap2::MmapMut;
@@ -30,14 +32,25 @@ const CLASSES_PER_DOUBLING: usize = 8;
 #[derive(Debug)]
 pub struct Pool {
     idle: Mutex<Idle>,
+    idle_time_max: Duration,
     /// The process that lends from it. In a forked child the lock may be held for ever by a
     /// thread that is not there.
     process: u64,
+    /// The thread that gives old memory back, once there was some.
+    keeper: OnceLock<Option<Thread>>,
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { idle: Mutex::default(), process: generation() }
+        Self::with_idle_time(IDLE_TIME_MAX)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if let Some(Some(keeper)) = self.keeper.get() {
+            keeper.unpark();
+        }
     }
 }
 
@@ -49,6 +62,15 @@ struct Idle {
 }
 
 impl Pool {
+    fn with_idle_time(idle_time_max: Duration) -> Self {
+        Self {
+            idle: Mutex::default(),
+            idle_time_max,
+            process: generation(),
+            keeper: OnceLock::new(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,35 +99,53 @@ impl Pool {
         self.lock().bytes
     }
 
-    /// Gives back to the system what nobody has used for [`IDLE_TIME_MAX`].
-    pub fn trim(&self) {
-        let expired = self.lock().expire(IDLE_TIME_MAX);
+    /// Gives back to the system what nobody has used for too long.
+    fn trim(&self) {
+        let expired = self.lock().expire(self.idle_time_max);
         // Unmapping takes long, so it happens after the lock is released.
         drop(expired);
     }
 
-    /// Gives back to the system all that is idle.
-    pub fn clear(&self) {
-        let all = self.lock().expire(Duration::ZERO);
-        drop(all);
-    }
-
-    fn put(&self, map: MmapMut) {
+    fn put(self: &Arc<Self>, map: MmapMut) {
         if self.process != generation() {
             return;
         }
-        let dropped = {
+        let (dropped, was_empty) = {
             let mut idle = self.lock();
-            let mut dropped = idle.expire(IDLE_TIME_MAX);
+            let was_empty = idle.bytes == 0;
+            let mut dropped = idle.expire(self.idle_time_max);
             if idle.bytes + map.len() <= IDLE_BYTES_MAX {
                 idle.bytes += map.len();
                 idle.buffers.entry(map.len()).or_default().push((Instant::now(), map));
             } else {
                 dropped.push(map);
             }
-            dropped
+            (dropped, was_empty)
         };
         drop(dropped);
+        if was_empty && let Some(keeper) = self.keeper.get_or_init(|| self.start_keeper()) {
+            keeper.unpark();
+        }
+    }
+
+    fn start_keeper(self: &Arc<Self>) -> Option<Thread> {
+        let pool = Arc::downgrade(self);
+        let keep = move || {
+            while let Some(pool) = pool.upgrade() {
+                pool.trim();
+                let (is_empty, pause) = (pool.idle_bytes() == 0, pool.idle_time_max);
+                // Whoever drops the pool must not wait for this thread.
+                drop(pool);
+                if is_empty {
+                    thread::park();
+                } else {
+                    thread::park_timeout(pause);
+                }
+            }
+        };
+        let started = thread::Builder::new().name("ringloader-pool".into()).spawn(keep);
+        // Without it memory goes back when the next batch is dropped.
+        started.ok().map(|handle| handle.thread().clone())
     }
 }
 
@@ -233,13 +273,22 @@ mod tests {
     }
 
     #[test]
-    fn idle_memory_is_bounded_and_can_be_given_back() {
-        let pool = Arc::new(Pool::default());
+    fn idle_memory_is_bounded_and_given_back_in_time() {
+        let pool = Arc::new(Pool::with_idle_time(Duration::from_millis(200)));
         let buffers: Vec<_> = (0..5).map(|_| pool.take(IDLE_BYTES_MAX / 4).unwrap()).collect();
         drop(buffers);
         assert_eq!(pool.idle_bytes(), IDLE_BYTES_MAX);
-        pool.clear();
-        assert_eq!(pool.idle_bytes(), 0);
+        let given_back = || {
+            (0..1000).any(|_| {
+                thread::sleep(Duration::from_millis(10));
+                pool.idle_bytes() == 0
+            })
+        };
+        assert!(given_back());
+        // A buffer that was lent meanwhile is given back too.
+        drop(pool.take(MIB));
+        assert_eq!(pool.idle_bytes(), MIB);
+        assert!(given_back());
     }
 
     #[test]

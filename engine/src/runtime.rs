@@ -144,7 +144,7 @@ impl Engine {
         let choice = backend::choose(config.io, depth)?;
         let pool = Arc::<Pool>::default();
         let (pin, reader) = (config.pin.unwrap_or(true), choice.route.reader);
-        let executor = Executor::new(config.workers, pin, reader, Arc::clone(&pool));
+        let executor = Executor::new(config.workers, pin, reader);
         Ok(Self { choice, depth, executor, pool })
     }
 }

@@ -22,6 +22,12 @@ pub fn faults_are_caught_here() -> bool {
     sigbus::catches_faults_here()
 }
 
+/// Lets faults of this thread be caught although it has inherited a mask of signals that blocks
+/// them. For threads of one's own.
+pub fn unblock_faults_here() {
+    sigbus::unblock_here();
+}
+
 /// A mapped file. It may reach past the end of the file, which then can grow into it.
 #[derive(Debug)]
 pub struct Mapping {

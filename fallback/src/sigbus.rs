@@ -113,6 +113,17 @@ pub(crate) fn catches_faults_here() -> bool {
     current().is_ok_and(|action| is_ours(&action)) && !is_blocked_here()
 }
 
+/// Lets faults of this thread reach the handler, whatever mask it has inherited.
+pub(crate) fn unblock_here() {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the first call makes the set that the others use; only this thread's mask changes.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGBUS);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), ptr::null_mut());
+    }
+}
+
 fn is_blocked_here() -> bool {
     let mut blocked = MaybeUninit::uninit();
     // SAFETY: without a set the call only writes this thread's mask to `blocked`.
@@ -303,6 +314,8 @@ mod tests {
                     libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut());
                 }
                 assert!(!catches_faults_here());
+                unblock_here();
+                assert!(catches_faults_here());
             });
         });
         assert!(catches_faults_here());

@@ -1,5 +1,6 @@
 """Many threads on one handle: gathers beside an appender see complete records only."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -8,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from helpers import Kind, assert_same_records, raises_zrecord
+from interpreter import run
 
 import ringloader
 
@@ -249,3 +251,43 @@ sys.exit(7)
             [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
         )
         assert (done.returncode, done.stderr) == (7, "")
+
+
+# A thread that is bound to one core and blocks every signal is the first to use the engine.
+BOUND = """
+import os, signal, sys, threading
+import numpy as np
+found = {{}}
+def first():
+    os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    with ringloader.DenseStore.open({path!r}, mode="r") as store:
+        for _ in range(20):
+            store[:]
+    found.update(ringloader.engine_info())
+thread = threading.Thread(target=first)
+thread.start()
+thread.join()
+workers = []
+for task in os.listdir("/proc/self/task"):
+    with open(f"/proc/self/task/{{task}}/status") as file:
+        fields = dict(line.rstrip().partition(":\\t")[::2] for line in file)
+    if fields["Name"] in {names}:
+        catches = not int(fields["SigBlk"], 16) >> (signal.SIGBUS - 1) & 1
+        workers.append([catches, len(os.sched_getaffinity(int(task)))])
+result = [found["cores"] == sorted(os.sched_getaffinity(0)), workers]
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads have masks on Linux")
+@pytest.mark.parametrize("pin", [False, True])
+def test_workers_inherit_nothing_from_the_thread_that_came_first(pin, tmp_path):
+    path = tmp_path / "store"
+    with ringloader.DenseStore.create(path, np.uint8, (4096,), codec="raw") as store:
+        store.append(np.zeros((4000, 4096), np.uint8))
+    names = ["ringloader-0", "ringloader-1"]
+    code = BOUND.format(path=str(path), names=names).strip()
+    same_cores, workers = run(code, RINGLOADER_WORKERS="2", RINGLOADER_PIN=str(int(pin)))
+    cores = 1 if pin else len(os.sched_getaffinity(0))
+    assert same_cores
+    assert workers == [[True, cores]] * 2

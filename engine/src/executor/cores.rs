@@ -17,10 +17,15 @@ pub(crate) struct Cores {
 
 impl Cores {
     pub(crate) fn of_this_process() -> Self {
-        let mask = core_affinity::get_core_ids().unwrap_or_default();
-        let ids: Vec<usize> = mask.into_iter().map(|core| core.id).collect();
-        // Unlike the mask it knows the quota of a control group.
-        let parallelism = thread::available_parallelism().map_or(1, usize::from);
+        // Masks are of threads: whoever comes first may be bound to one core. What is asked is
+        // asked by a thread with the mask of the process's first thread, which is the one that
+        // launchers and `taskset` have set.
+        let asked = thread::Builder::new().spawn(|| {
+            bind_like_the_first_thread();
+            ask()
+        });
+        let answer = asked.ok().and_then(|thread| thread.join().ok());
+        let (ids, parallelism) = answer.unwrap_or_else(ask);
         Self::shared(&ids, parallelism, local_rank())
     }
 
@@ -31,6 +36,39 @@ impl Cores {
         let busy_max = if ids.is_empty() { busy } else { busy.min(ids.len()) };
         Self { ids, busy_max, rank }
     }
+}
+
+/// The cores of this thread's mask, and how many threads can be busy on them: unlike the mask that
+/// knows the quota of a control group.
+fn ask() -> (Vec<usize>, usize) {
+    let mask = core_affinity::get_core_ids().unwrap_or_default();
+    let parallelism = thread::available_parallelism().map_or(1, usize::from);
+    (mask.into_iter().map(|core| core.id).collect(), parallelism)
+}
+
+/// Gives this thread the mask of the process's first one, where threads have masks.
+fn bind_like_the_first_thread() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::thread::{sched_getaffinity, sched_setaffinity};
+        let first = rustix::process::getpid();
+        // Where it is refused, this thread keeps the mask of the one that started it.
+        let _ = sched_getaffinity(Some(first)).and_then(|mask| sched_setaffinity(None, &mask));
+    }
+}
+
+/// Lets this thread run on any of `ids`, where threads have masks.
+pub(super) fn bind_to_all(ids: &[usize]) {
+    #[cfg(target_os = "linux")]
+    if !ids.is_empty() {
+        let mut mask = rustix::thread::CpuSet::new();
+        let known = |id: &&usize| **id < rustix::thread::CpuSet::MAX_CPU;
+        ids.iter().filter(known).for_each(|id| mask.set(*id));
+        // Where it is refused, the thread keeps the mask of the one that started it.
+        let _ = rustix::thread::sched_setaffinity(None, &mask);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = ids;
 }
 
 /// Part number `rank` of `ids` that are shared by `ranks`; a single one where there are too few.

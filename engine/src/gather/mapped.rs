@@ -83,6 +83,9 @@ impl<'b> Copier<'b> {
     }
 
     fn run_shard(&self, context: &mut Context, range: Range<usize>, dst: SpanMut<'_>) {
+        if self.failed.load(Ordering::Relaxed) {
+            return;
+        }
         let locations = &self.batch.located.locations[range];
         if !mapping::faults_are_caught_here() || self.fill(context, locations, dst).is_none() {
             self.failed.store(true, Ordering::Relaxed);
