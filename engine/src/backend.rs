@@ -1,7 +1,5 @@
 //! The ways to a store's bytes, which of them a machine has, and which of them to use.
 
-use std::io::ErrorKind;
-
 use ringloader_fallback::{PerProcess, page_cache};
 use ringloader_uring::SetupError;
 
@@ -163,18 +161,10 @@ fn choose_freely(depth: u32) -> Choice {
 
 /// Whether the system says what is in its page cache.
 fn choose_mapped() -> (Mapped, String) {
-    // Any file does; this one is there wherever cachestat is.
-    let asked = std::env::current_exe()
-        .and_then(std::fs::File::open)
-        .and_then(|file| page_cache::cached_bytes(&file));
-    match asked {
-        Err(error) if error.kind() == ErrorKind::Unsupported => {
-            let reason = "the system does not say what is in memory (cachestat, Linux 6.5)";
-            (Mapped::Never, reason.into())
-        }
-        // That this file is somebody else's says nothing of a store's.
-        Ok(_) | Err(_) => {
-            (Mapped::Resident, "records of chunks that are in memory are copied".into())
-        }
+    if page_cache::can_be_asked() {
+        (Mapped::Resident, "records of chunks that are in memory are copied".into())
+    } else {
+        let reason = "the system does not say what is in memory (cachestat, Linux 6.5)";
+        (Mapped::Never, reason.into())
     }
 }

@@ -1,8 +1,8 @@
 //! Gather: a batch of records, by index, into memory.
 //!
 //! Called by `dense` and `ragged` with indices and a destination. It locates the records and
-//! checks where they are; then they are copied from mappings of their chunks ([`mapped`]), if
-//! those are in memory, or else read ([`read`]). It knows bytes; what they mean is for its callers.
+//! checks where they are; then those whose chunks are in memory are copied from mappings
+//! ([`mapped`]), and the others are read ([`read`]). It knows bytes; what they mean is for its callers.
 
 mod mapped;
 mod read;
@@ -133,10 +133,11 @@ pub(crate) fn fetch(
     if batch.is_one_read() {
         batch.route = route.for_one_read();
     }
-    if mapped::fetch(&batch, slots.reborrow())? {
+    let left = mapped::fetch(&batch, slots.reborrow())?;
+    if left.is_empty() {
         return Ok(());
     }
-    read::fetch(&batch, slots)
+    read::fetch(&batch, &left, slots)
 }
 
 /// A located batch, and what the threads that work on it share.
@@ -164,9 +165,9 @@ impl Batch<'_> {
         if bytes <= inline { 1 } else { self.engine.executor.threads_per_batch() }
     }
 
-    /// How much of its chunks is in memory, at least.
-    fn heat(&self) -> Heat {
-        let heat = |chunk: &Touched| chunk.file.heat(&self.storage.chunks);
-        self.located.chunks.iter().map(heat).min().unwrap_or(Heat::Unknown)
+    /// How much of each of `chunks` is in memory, at least.
+    fn heat(&self, chunks: &[&Touched]) -> Heat {
+        let heat = |chunk: &&Touched| chunk.file.heat(&self.storage.chunks);
+        chunks.iter().map(heat).min().unwrap_or(Heat::Unknown)
     }
 }

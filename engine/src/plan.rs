@@ -46,14 +46,21 @@ pub(crate) struct Read {
 }
 
 impl Plan {
-    /// The plan for a batch whose records are at `locations`, in the order of the batch.
-    pub(crate) fn new(locations: &[Location]) -> Self {
+    /// The plan for a batch whose records are at `locations`, in the order of the batch, as far as
+    /// they are `wanted`.
+    pub(crate) fn new(locations: &[Location], wanted: impl Fn(&Location) -> bool) -> Self {
         let mut fetches: Vec<Fetch> = (0..)
             .zip(locations)
+            .filter(|(_, location)| wanted(location))
             .map(|(slot, l)| Fetch { place: l.place(), phys_length: l.phys_length, slot })
             .collect();
         fetches.sort_unstable_by_key(|fetch| (fetch.place, fetch.slot));
         Self { fetches }
+    }
+
+    /// Stored bytes of all fetches.
+    pub(crate) fn bytes(&self) -> usize {
+        self.fetches.iter().map(|fetch| fetch.phys_length as usize).sum()
     }
 
     /// Cuts the plan into at most `count` ranges of about equal stored bytes.
@@ -132,8 +139,12 @@ mod tests {
         Location { offset, phys_length, logic_length: phys_length, chunk }
     }
 
+    fn whole(locations: &[Location]) -> Plan {
+        Plan::new(locations, |_| true)
+    }
+
     fn plan() -> Plan {
-        Plan::new(&[
+        whole(&[
             location(1, 0, 10),
             location(0, 30, 10),
             location(0, 0, 10),
@@ -150,6 +161,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_wanted_is_not_fetched_and_slots_stay() {
+        let locations = [location(1, 0, 10), location(0, 30, 10), location(1, 10, 10)];
+        let plan = Plan::new(&locations, |location| location.chunk == 1);
+        let slots: Vec<u32> = plan.fetches.iter().map(|fetch| fetch.slot).collect();
+        assert_eq!((slots, plan.bytes()), (vec![0, 2], 20));
+    }
+
+    #[test]
     fn adjacent_records_share_a_read_where_they_may() {
         let plan = plan();
         let all = plan.reads(0..6, 1000, |_, _| true);
@@ -163,12 +182,12 @@ mod tests {
     #[test]
     fn records_one_behind_the_other_are_a_run() {
         let locations: Vec<_> = [30, 0, 10, 20].map(|offset| location(2, offset, 10)).into();
-        assert_eq!(Plan::new(&locations).run(), Some((2, 0..40)));
-        assert!(!Plan::new(&locations).is_in_order() && Plan::new(&locations[1..]).is_in_order());
-        assert_eq!(Plan::new(&locations[..3]).run(), None);
-        assert_eq!(Plan::new(&[location(1, 0, 10), location(2, 10, 10)]).run(), None);
+        assert_eq!(whole(&locations).run(), Some((2, 0..40)));
+        assert!(!whole(&locations).is_in_order() && whole(&locations[1..]).is_in_order());
+        assert_eq!(whole(&locations[..3]).run(), None);
+        assert_eq!(whole(&[location(1, 0, 10), location(2, 10, 10)]).run(), None);
         assert_eq!(plan().run(), None);
-        assert_eq!(Plan::new(&[]).run(), None);
+        assert_eq!(whole(&[]).run(), None);
     }
 
     #[test]
@@ -181,6 +200,6 @@ mod tests {
             assert_eq!(shards.last().unwrap().end, 6);
             assert!(shards.windows(2).all(|pair| pair[0].end == pair[1].start));
         }
-        assert!(Plan::new(&[]).shards(3).is_empty());
+        assert!(whole(&[]).shards(3).is_empty());
     }
 }

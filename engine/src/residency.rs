@@ -1,16 +1,16 @@
 //! Where a chunk's bytes are, as far as anybody knows: how much of the file the page cache
-//! holds, and a mapping of it once all of it was there.
+//! holds, and a mapping of it once nearly all of it was there.
 //!
 //! The page cache changes by itself, so what is known here is a hint for speed and nothing else:
 //! a copy from a mapping whose pages were evicted meanwhile is slow, and one whose file was cut
 //! is noticed ([`Mapping::is_intact`]).
 
-use std::io::ErrorKind;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use ringloader_fallback::{Mapping, page_cache};
+use ringloader_fallback::{Mapping, PerProcess, page_cache};
 
 use crate::backend::Mapped;
 use crate::file::StoreFile;
@@ -21,6 +21,11 @@ const ANSWER_AGE: Duration = Duration::from_millis(100);
 const ASKING_SHARE: u32 = 50;
 /// A chunk of which more than one part in so many is not in memory is read as a cold one.
 const COLD_SHARE: u64 = 20;
+/// For so long after a copy has waited for a disk, a chunk of which pages are missing is read: a
+/// ring waits for many at once.
+const DOUBT: Duration = Duration::from_secs(1);
+/// A mapping that was refused is tried again after this time.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Mappings are made as large as the next power of two from here on, so that a chunk that is
 /// being written to is not mapped anew for each batch.
 const MAPPING_BYTES_MIN: u64 = 16 << 20;
@@ -45,8 +50,11 @@ pub(crate) struct Residency {
     /// What it said: a [`Heat`].
     heat: AtomicU8,
     mapping: RwLock<Option<Arc<Mapping>>>,
-    /// Set when the chunk cannot be mapped, or a mapping of it was damaged.
-    unmappable: AtomicBool,
+    /// Until when it is not copied from a mapping unless every page is in memory: a copy has
+    /// waited for a disk.
+    doubted: AtomicU64,
+    /// Until when it is not mapped: that was refused, or a mapping of it was damaged.
+    unmappable: AtomicU64,
 }
 
 /// How much of a chunk is in memory.
@@ -98,7 +106,7 @@ impl Residency {
         let begin = now();
         let answer = file.len().ok().and_then(|bytes| {
             let cached = page_cache::cached_bytes(file.file());
-            cached.map(|cached| Heat::of(cached, bytes)).map_err(|error| error.kind()).ok()
+            cached.inspect_err(tell_once).map(|cached| Heat::of(cached, bytes)).ok()
         });
         self.heat.store(answer.unwrap_or(Heat::Unknown) as u8, Ordering::Relaxed);
         let end = now();
@@ -107,9 +115,11 @@ impl Residency {
         self.next.store(end + pause.max(ANSWER_AGE.as_nanos() as u64), Ordering::Relaxed);
     }
 
-    /// Asks again at the next chance: a copy took so long that pages cannot have been there.
+    /// A copy took so long that pages cannot have been there. Asks again at the next chance, and
+    /// does not copy until all of them are, or some time has passed.
     pub(crate) fn doubt(&self) {
         self.next.store(0, Ordering::Relaxed);
+        self.doubted.store(now() + DOUBT.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// A mapping of `file` that reaches up to byte `end`, if its records are to be copied from
@@ -123,10 +133,15 @@ impl Residency {
     ) -> Option<Arc<Mapping>> {
         let wanted = match mapped {
             Mapped::Never => false,
-            Mapped::Resident => self.heat(file, budget) == Heat::Resident,
+            Mapped::Resident => match self.heat(file, budget) {
+                Heat::Resident => true,
+                // Pages that nobody has asked for yet may be missing for ever.
+                Heat::Warm => now() >= self.doubted.load(Ordering::Relaxed),
+                Heat::Cold | Heat::Unknown => false,
+            },
             Mapped::Always => true,
         };
-        if !wanted || self.unmappable.load(Ordering::Relaxed) {
+        if !wanted {
             return None;
         }
         let known = self.mapping.read().unwrap_or_else(PoisonError::into_inner);
@@ -134,7 +149,7 @@ impl Residency {
             return Some(Arc::clone(mapping));
         }
         drop(known);
-        self.map(file, end)
+        (now() >= self.unmappable.load(Ordering::Relaxed)).then(|| self.map(file, end))?
     }
 
     fn map(&self, file: &StoreFile, end: u64) -> Option<Arc<Mapping>> {
@@ -147,11 +162,12 @@ impl Residency {
                 Some(mapping)
             }
             Err(error) => {
-                if error.kind() != ErrorKind::Unsupported {
+                let until = now() + RETRY_AFTER.as_nanos() as u64;
+                let was_mappable = self.unmappable.swap(until, Ordering::Relaxed) == 0;
+                if was_mappable && error.kind() != ErrorKind::Unsupported {
                     let path = file.path().display();
                     log::warn!("{path} is read, not mapped: {error}");
                 }
-                self.unmappable.store(true, Ordering::Relaxed);
                 None
             }
         }
@@ -159,8 +175,22 @@ impl Residency {
 
     /// Never maps the chunk again: what a mapping gave was not what the file has.
     pub(crate) fn give_up_mapping(&self) {
-        self.unmappable.store(true, Ordering::Relaxed);
+        self.unmappable.store(u64::MAX, Ordering::Relaxed);
         *self.mapping.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Says once for each process that a file system does not tell what is in memory.
+fn tell_once(error: &io::Error) {
+    static TOLD: PerProcess<()> = PerProcess::new();
+    if error.kind() == ErrorKind::Unsupported {
+        TOLD.get_or_init(|| {
+            log::warn!(
+                "a file system does not say what of a store is in memory, as overlayfs and ZFS do \
+                 not: its records are read, not copied; a store on a volume of another file \
+                 system, or one opened with io=\"mmap\", is faster once it is in memory"
+            );
+        });
     }
 }
 

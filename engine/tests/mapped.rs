@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{DENSE_BYTES, Random, Store, kinds, records};
+use common::{DENSE_BYTES, Random, Store, kinds, options, records};
 use ringloader_engine::codec::Codec;
+use ringloader_engine::file::Fs;
+use ringloader_engine::format::Capacity;
 use ringloader_engine::identity::Dtype;
 use ringloader_engine::runtime::Backend;
 use ringloader_engine::storage::{Mode, Options};
@@ -79,6 +81,36 @@ fn a_chunk_that_was_cut_under_its_mapping_is_an_error_that_names_a_record() {
                 assert!(store.all().unwrap() == all);
             }
         }
+    }
+}
+
+/// A chunk that was cut once is read from then on, also in batches whose other chunks are mapped.
+#[test]
+fn a_batch_may_be_copied_in_part_and_read_in_part() {
+    for (dense, codec) in kinds() {
+        let directory = common::directory();
+        let path = directory.path().join("store");
+        let capacity = Capacity { chunk_bytes: 10_000, segment_records: 1000, chunks: 1000 };
+        let options = Options { io: Some(Backend::Mmap), ..options(capacity, &Fs::default()) };
+        let store = Store::create(&path, dense, codec, &options).unwrap();
+        let all = records(&mut Random::new(5), dense, RECORDS);
+        store.append(&all).unwrap();
+        store.close().unwrap();
+        let store = Store::open(&path, dense, &options).unwrap();
+        assert!(store.all().unwrap() == all);
+        let cut = path.join("1.chunk");
+        let bytes = fs::read(&cut).unwrap();
+        File::options().write(true).open(&cut).unwrap().set_len(10).unwrap();
+        assert!(store.all().is_err());
+        fs::write(&cut, bytes).unwrap();
+        assert!(path.join("2.chunk").exists(), "there are chunks on both sides");
+        let mut random = Random::new(2);
+        for size in [2, 300, 10_000] {
+            let indices: Vec<u64> = (0..size).map(|_| random.below(RECORDS) as u64).collect();
+            let wanted: Vec<_> = indices.iter().map(|i| all[*i as usize].clone()).collect();
+            assert!(store.gather(&indices).unwrap() == wanted, "{codec:?} {size}");
+        }
+        assert!(store.all().unwrap() == all);
     }
 }
 

@@ -8,15 +8,37 @@
 use std::fs::File;
 use std::io;
 
+/// Whether the system says what is in its page cache: Linux 6.5 and later.
+pub fn can_be_asked() -> bool {
+    #[cfg(target_os = "linux")]
+    let asked = File::open("/proc/self/exe").and_then(|file| cached_bytes_of(&file, 0));
+    #[cfg(not(target_os = "linux"))]
+    let asked: io::Result<u64> = Err(io::ErrorKind::Unsupported.into());
+    !asked.is_err_and(|error| error.kind() == io::ErrorKind::Unsupported)
+}
+
 /// Bytes of `file` that are in the page cache, in whole pages.
 ///
-/// Asking takes some microseconds for each gigabyte that is in memory.
+/// Asking takes some microseconds for each gigabyte that is in memory, and a read if nothing is.
 ///
 /// # Errors
-/// [`io::ErrorKind::Unsupported`] before Linux 6.5 and on other systems, and
-/// [`io::ErrorKind::PermissionDenied`] for who may neither write nor own the file.
+/// [`io::ErrorKind::Unsupported`] where the system does not say, or the file system keeps the
+/// bytes elsewhere, as overlayfs and ZFS do; [`io::ErrorKind::PermissionDenied`] for who may
+/// neither write nor own the file.
 #[cfg(target_os = "linux")]
 pub fn cached_bytes(file: &File) -> io::Result<u64> {
+    use std::os::unix::fs::FileExt;
+    let cached = cached_bytes_of(file, 0)?;
+    // What was just read is in memory, if the answer means anything.
+    if cached == 0 && file.read_at(&mut [0], 0)? == 1 && cached_bytes_of(file, 1)? == 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    Ok(cached)
+}
+
+/// Cached bytes of the first `len` bytes, in whole pages; 0 stands for the whole file.
+#[cfg(target_os = "linux")]
+fn cached_bytes_of(file: &File, len: u64) -> io::Result<u64> {
     use std::os::fd::AsRawFd;
 
     /// `cachestat(2)`, the same number on every architecture.
@@ -24,7 +46,7 @@ pub fn cached_bytes(file: &File) -> io::Result<u64> {
 
     /// `struct cachestat_range`; a length of 0 reaches to the end of the file.
     #[repr(C)]
-    struct Whole {
+    struct Range {
         offset: u64,
         len: u64,
     }
@@ -40,7 +62,7 @@ pub fn cached_bytes(file: &File) -> io::Result<u64> {
         recently_evicted: u64,
     }
 
-    let (range, mut counts) = (Whole { offset: 0, len: 0 }, Counts::default());
+    let (range, mut counts) = (Range { offset: 0, len }, Counts::default());
     // SAFETY: the kernel reads `range` and fills `counts`, which are laid out as it says.
     let asked = unsafe {
         libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut counts, 0u32)
@@ -113,6 +135,8 @@ mod tests {
         file.sync_all().unwrap();
         fadvise(&file, libc::POSIX_FADV_DONTNEED);
         assert!(cached_bytes(&file).unwrap() < 1 << 20);
+        // Asking about a file of which nothing is there leaves its first page there.
+        assert!(cached_bytes_of(&file, 1).unwrap() > 0);
         advise(&file, Pattern::Random);
         let mut bytes = vec![0; 1 << 20];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();

@@ -28,21 +28,23 @@ const SLOW: Duration = Duration::from_millis(1);
 /// A slow copy or decoder, in bytes to a microsecond.
 const SLOW_BYTES: u64 = 200;
 
-/// Copies the records of `batch` into `slots`, one slot for each. Gives false if the batch is to
-/// be read: its chunks are not in memory, or something was wrong. Nothing in `slots` counts then.
-pub(super) fn fetch(batch: &Batch<'_>, slots: Slots<'_>) -> Result<bool> {
-    let Some(copier) = Copier::new(batch) else { return Ok(false) };
+/// Copies the records of `batch` into `slots`, one slot for each. Gives the chunks whose records
+/// are still to be read: they are not in memory, or something was wrong.
+pub(super) fn fetch<'b>(batch: &'b Batch<'_>, slots: Slots<'_>) -> Result<Vec<&'b Touched>> {
+    let Some(copier) = Copier::new(batch) else {
+        return Ok(batch.located.chunks.iter().collect());
+    };
     let started = Instant::now();
     copier.run(slots)?;
     copier.doubt_if_slow(started.elapsed());
-    Ok(copier.is_right())
+    Ok(copier.left())
 }
 
 /// A batch on its way from mappings.
 struct Copier<'b> {
     batch: &'b Batch<'b>,
-    /// The mapping of each chunk that the batch touches, in the same order.
-    mappings: Vec<Arc<Mapping>>,
+    /// The mapping of each chunk that the batch touches, in the same order, where there is one.
+    mappings: Vec<Option<Arc<Mapping>>>,
     failed: AtomicBool,
 }
 
@@ -54,10 +56,11 @@ impl<'b> Copier<'b> {
         }
         let chunks = &batch.storage.chunks;
         let of_chunk = |chunk: &Touched| chunk.file.mapping(chunk.end, mapped, chunks);
-        let mappings = batch.located.chunks.iter().map(of_chunk).collect::<Option<_>>()?;
+        let mappings: Vec<_> = batch.located.chunks.iter().map(of_chunk).collect();
+        let has_some = mappings.iter().any(Option::is_some);
         // Asked last: making the first mapping puts the handler in place.
-        let failed = AtomicBool::new(false);
-        mapping::faults_are_caught_here().then_some(Self { batch, mappings, failed })
+        let is_safe = has_some && mapping::faults_are_caught_here();
+        is_safe.then_some(Self { batch, mappings, failed: AtomicBool::new(false) })
     }
 
     fn run(&self, mut slots: Slots<'_>) -> Result<()> {
@@ -105,12 +108,16 @@ impl<'b> Copier<'b> {
         let mut copied = 0;
         for run in locations.chunk_by(Location::is_followed_by) {
             copied += run.len();
-            if let Some(soon) = locations.get(copied + PREFETCHED_RECORDS) {
-                self.mapping(soon.chunk).prefetch(soon.offset.into(), soon.phys_length as usize);
+            if let Some(soon) = locations.get(copied + PREFETCHED_RECORDS)
+                && let Some(mapping) = self.mapping(soon.chunk)
+            {
+                mapping.prefetch(soon.offset.into(), soon.phys_length as usize);
             }
             let bytes = run.iter().map(|location| location.phys_length as usize).sum();
             let (mut records, rest) = dst.split_at(bytes);
-            self.mapping(run[0].chunk).copy_to(run[0].offset.into(), &mut records);
+            if let Some(mapping) = self.mapping(run[0].chunk) {
+                mapping.copy_to(run[0].offset.into(), &mut records);
+            }
             dst = rest;
         }
     }
@@ -126,17 +133,17 @@ impl<'b> Copier<'b> {
         let dictionary = self.batch.storage.dictionary().map(Arc::as_ref);
         for location in locations {
             let (record, rest) = dst.split_at(location.logic_length as usize);
+            dst = rest;
+            let Some(mapping) = self.mapping(location.chunk) else { continue };
             let (decoder, frame) = context.staged(location.phys_length as usize).ok()?;
-            let mapping = self.mapping(location.chunk);
             mapping.copy_to(location.offset.into(), &mut SpanMut::from(&mut *frame));
             decoder.decode(frame, dictionary, record).ok()?;
-            dst = rest;
         }
         context.shrink();
         Some(())
     }
 
-    fn mapping(&self, chunk: u32) -> &Mapping {
+    fn mapping(&self, chunk: u32) -> Option<&Mapping> {
         let chunks = &self.batch.located.chunks;
         let found = match self.mappings.len() {
             1 => 0,
@@ -144,7 +151,7 @@ impl<'b> Copier<'b> {
                 .binary_search_by_key(&chunk, |chunk| chunk.id)
                 .expect("every located record's chunk is open"),
         };
-        &self.mappings[found]
+        self.mappings[found].as_deref()
     }
 
     /// Has the page cache asked again if the batch took longer than what is in memory can take.
@@ -156,17 +163,21 @@ impl<'b> Copier<'b> {
         }
     }
 
-    /// Whether every byte that was copied was a byte of its file. A mapping of a file that was cut
-    /// has zeros up to the end of its last page, so the file's length counts as well.
-    fn is_right(&self) -> bool {
-        let mut right = !self.failed.load(Ordering::Relaxed);
-        for (chunk, mapping) in self.batch.located.chunks.iter().zip(&self.mappings) {
+    /// The chunks that had no mapping, or of which a byte that was copied was none of the file. A
+    /// mapping of a file that was cut has zeros up to the end of its last page, so the file's
+    /// length counts as well.
+    fn left(&self) -> Vec<&'b Touched> {
+        let failed = self.failed.load(Ordering::Relaxed);
+        let is_left = |(chunk, mapping): &(&Touched, &Option<Arc<Mapping>>)| {
+            let Some(mapping) = mapping else { return true };
             let reaches = chunk.file.file.len().is_ok_and(|bytes| bytes >= chunk.end);
             if !mapping.is_intact() || !reaches {
                 chunk.file.give_up_mapping();
-                right = false;
+                return true;
             }
-        }
-        right
+            failed
+        };
+        let chunks = self.batch.located.chunks.iter().zip(&self.mappings);
+        chunks.filter(is_left).map(|(chunk, _)| chunk).collect()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ringloader_fallback::{BatchReader, ReadError, ReadErrorKind, ReadOp, Slots, Span, SpanMut};
 
-use super::Batch;
+use super::{Batch, Touched};
 use crate::backend::Reader;
 use crate::codec::context::Decoder;
 use crate::codec::{Codec, Dictionary};
@@ -17,9 +17,11 @@ use crate::residency::Heat;
 
 /// Shards for each thread: enough for the threads to finish at about the same time.
 const SHARDS_PER_THREAD: usize = 4;
-/// Cold reads that a thread has to itself, at least. A disk serves many reads at once, so they
-/// are not cut smaller than the cores ask for.
+/// Cold reads that a thread has to itself, at least, unless their bytes are as many as below. A
+/// disk serves many reads at once, so they are not cut smaller than the cores ask for.
 const COLD_READS_PER_SHARD: usize = 64;
+/// Bytes that are worth another thread, which copies them from the page cache.
+const COLD_BYTES_PER_SHARD: usize = 8 << 20;
 /// The most that one read fetches. Larger runs are cut, so that reading and decoding overlap.
 const READ_BYTES_MAX: usize = 1 << 20;
 /// The same for raw records of a scan, which one thread reads from front to back: the system reads
@@ -28,13 +30,17 @@ const SCAN_READ_BYTES_MAX: usize = 1 << 30;
 /// Stored bytes that are staged at a time for decoding; they stay in the second-level cache.
 const STAGING_BYTES: usize = 512 << 10;
 
-/// Reads the records of `batch` into `slots`, one slot for each.
-pub(super) fn fetch(batch: &Batch<'_>, slots: Slots<'_>) -> Result<()> {
-    let plan = Plan::new(&batch.located.locations);
-    let heat = batch.heat();
+/// Reads the records of `batch` that lie in `chunks` into their `slots`, one for each record.
+pub(super) fn fetch(batch: &Batch<'_>, chunks: &[&Touched], slots: Slots<'_>) -> Result<()> {
+    let is_wanted = |id| chunks.binary_search_by_key(&id, |chunk| chunk.id).is_ok();
+    let all = chunks.len() == batch.located.chunks.len();
+    let plan = Plan::new(&batch.located.locations, |location| all || is_wanted(location.chunk));
+    let heat = batch.heat(chunks);
     let run = plan.run().filter(|_| heat < Heat::Warm);
     let goes_on = run.is_some_and(|(chunk, run)| batch.storage.readahead.goes_on(chunk, run));
-    batch.located.chunks.iter().for_each(|chunk| chunk.file.read_in_order(goes_on));
+    for chunk in chunks {
+        chunk.file.read_in_order(goes_on);
+    }
     let scans = goes_on && batch.is_raw() && heat == Heat::Cold && plan.is_in_order();
     let route = if scans { batch.route.for_one_read() } else { batch.route };
     let reader = route.reader;
@@ -104,7 +110,8 @@ impl Fetcher<'_> {
             _ if self.scans => 1,
             1 => 1,
             threads if heat == Heat::Cold && self.batch.is_raw() => {
-                threads.min(self.plan.fetches.len() / COLD_READS_PER_SHARD)
+                let by_bytes = self.plan.bytes() / COLD_BYTES_PER_SHARD;
+                threads.min(by_bytes.max(self.plan.fetches.len() / COLD_READS_PER_SHARD))
             }
             threads => threads * SHARDS_PER_THREAD,
         }
