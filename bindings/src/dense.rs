@@ -13,7 +13,7 @@ use ringloader_engine::runtime::Backend;
 use ringloader_engine::storage::{Mode, Options};
 
 use crate::array::{self, Memory};
-use crate::dtype::{from_identity, to_identity};
+use crate::dtype::{from_identity, given_dtype, to_identity};
 use crate::errors::{ToPython, detached};
 use crate::handle::{Handle, bytes_of, path_of};
 use crate::index::{Selection, select};
@@ -72,7 +72,7 @@ impl DenseStore {
         dict_bytes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let py = cls.py();
-        let dtype = PyArrayDescr::new(py, dtype)?;
+        let dtype = given_dtype(dtype)?;
         let identity = to_identity(&dtype)?;
         let shape = item_shape.iter().map(|dim| u64::try_from(*dim)).collect::<Result<Vec<_>, _>>();
         let item_shape = shape.map_err(|_| {
@@ -95,7 +95,7 @@ impl DenseStore {
     /// mode : {"r+", "r"}
     ///     ``"r+"`` reads and writes and excludes all other handles; ``"r"`` reads and shares the store with other
     ///     readers, in this process and others.
-    /// io : {"auto", "uring", "pread"}
+    /// io : {"auto", "uring", "pread", "mmap"}
     ///     The way its bytes are read; ``"auto"`` is what `engine_info` says.
     ///
     /// Raises
@@ -285,6 +285,10 @@ impl DenseStore {
             rows = rows.call_method1("reshape", (1,))?.cast_into()?;
         }
         let dtype = self.dtype.bind(py);
+        if rows.shape().first() == Some(&0) {
+            let path = self.handle.path.display();
+            return Err(PyValueError::new_err(format!("append to {path}: there are no records")));
+        }
         if !rows.dtype().eq(dtype)? {
             return Err(PyValueError::new_err(format!(
                 "append to {}: dtype {} is not the store's {dtype}",
@@ -300,9 +304,6 @@ impl DenseStore {
                 PyTuple::new(py, &shape)?,
                 self.item_shape(py)?
             )));
-        }
-        if shape[0] == 0 {
-            return Err(PyValueError::new_err("append needs at least one record"));
         }
         array::contiguous(py, &rows)
     }

@@ -1,10 +1,20 @@
 //! numpy dtypes as a store persists them, and back.
 
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
-use pyo3::exceptions::{PyImportError, PyValueError};
+use pyo3::exceptions::{PyImportError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use ringloader_engine::identity::{Dtype, EXTENSION_DTYPES, Field, FieldName};
+
+/// The dtype that a caller means.
+///
+/// Raises `TypeError` for `None`, which numpy takes for float64 in some places.
+pub(crate) fn given_dtype<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDescr>> {
+    if dtype.is_none() {
+        return Err(PyTypeError::new_err("dtype must be given, and is None"));
+    }
+    PyArrayDescr::new(dtype.py(), dtype)
+}
 
 /// The persisted form of `dtype`.
 ///
@@ -112,7 +122,7 @@ fn extension<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyArrayDes
     let found = py.import("ml_dtypes").and_then(|module| module.getattr(name));
     let class = found.map_err(|cause| {
         let error = PyImportError::new_err(format!(
-            "dtype {name} needs ml_dtypes: pip install 'ringloader[ml-dtypes]'"
+            "dtype {name} needs the package ml_dtypes: pip install ml_dtypes"
         ));
         error.set_cause(py, Some(cause));
         error

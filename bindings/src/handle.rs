@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use ringloader_engine::codec::Codec;
-use ringloader_engine::runtime::Backend;
+use ringloader_engine::runtime::{self, Backend};
 use ringloader_engine::storage::{Mode, Options};
 use ringloader_engine::{DenseStore, Error, RaggedStore, Result};
 
@@ -88,7 +88,10 @@ impl<S: EngineStore> Handle<S> {
         options: &Options,
         open: impl FnOnce(&Path, &Options) -> Result<S> + Send,
     ) -> PyResult<Self> {
-        detached(py, || Self::hold(path, options, open))
+        detached(py, || {
+            runtime::check_environment()?;
+            Self::hold(path, options, open)
+        })
     }
 
     fn hold(

@@ -6,14 +6,14 @@ use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMet
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyMemoryView, PyTuple, PyType};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyMemoryView, PyString, PyTuple, PyType};
 use ringloader_engine::codec::Codec;
 use ringloader_engine::runtime::Backend;
 use ringloader_engine::storage::{Mode, Options};
 use ringloader_engine::{RaggedBatch, RaggedLayout, RaggedRecord, RaggedStore as Engine, Span};
 
 use crate::array::{self, Memory};
-use crate::dtype::{from_identity, to_identity};
+use crate::dtype::{from_identity, given_dtype, to_identity};
 use crate::errors::{ToPython, detached};
 use crate::handle::{Handle, bytes_of, path_of};
 use crate::index::{Selection, select};
@@ -68,7 +68,7 @@ impl RaggedStore {
         dict_bytes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let py = cls.py();
-        let dtype = PyArrayDescr::new(py, dtype)?;
+        let dtype = given_dtype(dtype)?;
         let identity = to_identity(&dtype)?;
         let codec = Codec::from_name(codec).to_python(py)?;
         let dictionary = dict_bytes.map(bytes_of).transpose()?;
@@ -87,7 +87,7 @@ impl RaggedStore {
     /// mode : {"r+", "r"}
     ///     ``"r+"`` reads and writes and excludes all other handles; ``"r"`` reads and shares the store with other
     ///     readers, in this process and others.
-    /// io : {"auto", "uring", "pread"}
+    /// io : {"auto", "uring", "pread", "mmap"}
     ///     The way its bytes are read; ``"auto"`` is what `engine_info` says.
     ///
     /// Raises
@@ -142,6 +142,12 @@ impl RaggedStore {
     ///     appended then.
     fn append(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<u64> {
         let store = self.handle.store().to_python(py)?;
+        if is_bytes(records) || records.is_instance_of::<PyString>() {
+            return Err(PyTypeError::new_err(format!(
+                "append to {}: this is one record and not an iterable of them: put it in a list",
+                self.handle.path.display()
+            )));
+        }
         let mut held = Vec::with_capacity(records.len().unwrap_or(0));
         for record in records.try_iter()? {
             held.push(Held::new(self, held.len(), &record?)?);
@@ -201,10 +207,9 @@ impl RaggedStore {
     /// ------
     /// `ZrecordError`
     ///     With code -3 for an index out of range (an `IndexError` too), -7 or -8 for a damaged record, naming it, -2 if
-    ///     a read fails.
+    ///     a read fails, -6 if `out` is too small.
     /// IndexError
     ///     For an index of another kind, or a mask that is not as long as the store.
-    ///     With code -6 if `out` is too small.
     /// `ValueError`
     ///     If `out` is not such an array.
     #[pyo3(signature = (idx, out=None))]
@@ -397,15 +402,19 @@ impl<'py> Held<'py> {
     }
 }
 
-/// A record as an array. Buffers are bytes, which numpy alone would take for text or scalars.
+fn is_bytes(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyBytes>()
+        || object.is_instance_of::<PyByteArray>()
+        || object.is_instance_of::<PyMemoryView>()
+}
+
+/// A record as an array. Bytes are bytes, which numpy alone would take for a scalar.
 fn array_of<'py>(record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     static FROMBUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = record.py();
-    if record.is_instance_of::<PyByteArray>() || record.is_instance_of::<PyMemoryView>() {
+    if record.is_instance_of::<PyByteArray>() && record.len()? > 0 {
         let from_buffer = FROMBUFFER.import(py, "numpy", "frombuffer")?;
-        if record.len()? > 0 && record.is_instance_of::<PyByteArray>() {
-            return Ok(from_buffer.call1((record, "u1"))?.cast_into()?);
-        }
+        return Ok(from_buffer.call1((record, "u1"))?.cast_into()?);
     }
     array::as_array(py, record)
 }

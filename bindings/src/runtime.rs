@@ -1,6 +1,6 @@
 //! The process's engine as Python sees it, and dictionary training.
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use ringloader_engine::codec;
@@ -8,7 +8,7 @@ use ringloader_engine::runtime::{self, Backend, Config};
 
 use crate::errors::{ToPython, detached};
 
-/// Set how the engine of this process will be made; call it before the first store is used.
+/// Set how the engine of this process will be made; call it before the first batch is gathered or appended.
 ///
 /// Parameters
 /// ----------
@@ -24,29 +24,42 @@ use crate::errors::{ToPython, detached};
 /// depth : int, optional
 ///     Reads that each thread has under way through io_uring at most. Default: 256.
 ///
-/// What is not given, and ``io="auto"``, comes from ``RINGLOADER_WORKERS``, ``RINGLOADER_PIN`` (0 or 1),
-/// ``RINGLOADER_IO`` and ``RINGLOADER_DEPTH``.
+/// What is not given stays as an earlier call has set it, or comes from ``RINGLOADER_WORKERS``, ``RINGLOADER_PIN``
+/// (0 or 1), ``RINGLOADER_IO`` and ``RINGLOADER_DEPTH``.
 ///
 /// Raises
 /// ------
 /// RuntimeError
 ///     If the engine is running already.
-/// ValueError
+/// ValueError, TypeError
 ///     For a value that means nothing.
 #[pyfunction]
 #[pyo3(signature = (workers=None, pin=None, io=None, depth=None))]
 pub(crate) fn configure(
     py: Python<'_>,
-    workers: Option<usize>,
+    workers: Option<&Bound<'_, PyAny>>,
     pin: Option<bool>,
     io: Option<&str>,
-    depth: Option<u32>,
+    depth: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
-    let io = match io {
-        Some(name) => Backend::from_name(name).to_python(py)?,
-        None => None,
-    };
+    let workers = workers.map(|workers| count("workers", workers)).transpose()?;
+    let depth = depth.map(|depth| count("depth", depth)).transpose()?;
+    let io = io.map(|name| Backend::from_name(name).to_python(py)).transpose()?;
     runtime::configure(Config { workers, pin, io, depth }).to_python(py)
+}
+
+/// A number of things, which has no sign; what is too large for it is refused like what is not
+/// allowed.
+fn count<'py, T>(name: &str, number: &Bound<'py, PyAny>) -> PyResult<T>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    number.extract().map_err(|error: PyErr| {
+        if error.is_instance_of::<PyOverflowError>(number.py()) {
+            return PyValueError::new_err(format!("{name}={number} is out of range"));
+        }
+        PyTypeError::new_err(format!("{name}={number} is not an integer"))
+    })
 }
 
 /// What is running in this process, and why.

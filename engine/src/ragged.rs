@@ -97,7 +97,8 @@ impl RaggedStore {
     /// None of the batch is in the store then.
     pub fn append(&self, records: &[RaggedRecord<'_>]) -> Result<u64> {
         if records.is_empty() {
-            return Err(Error::InvalidArgument("append needs at least one record".into()));
+            let path = self.storage.path().display();
+            return Err(Error::InvalidArgument(format!("append to {path}: there are no records")));
         }
         for (number, record) in records.iter().enumerate() {
             if record.payload.is_empty() {

@@ -25,9 +25,9 @@ pub struct Config {
     pub workers: Option<usize>,
     /// Whether each worker stays on one core. Default: yes.
     pub pin: Option<bool>,
-    /// How to read. Default: copies of what is in memory, and `io_uring` where it works for the
-    /// rest.
-    pub io: Option<Backend>,
+    /// How to read; `Some(None)` is the default, whatever the environment says: copies of what is
+    /// in memory, and `io_uring` where it works for the rest.
+    pub io: Option<Option<Backend>>,
     /// Reads that each thread has under way through `io_uring` at most. Default: 256.
     pub depth: Option<u32>,
 }
@@ -75,7 +75,7 @@ static CONFIG: Mutex<Config> =
     Mutex::new(Config { workers: None, pin: None, io: None, depth: None });
 static ENGINE: PerProcess<Engine> = PerProcess::new();
 
-/// Sets how the engine will be made.
+/// Sets how the engine will be made. What is `None` in `config` stays as an earlier call has set it.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if a value is impossible or the engine was made already.
@@ -89,12 +89,26 @@ pub fn configure(config: Config) -> Result<()> {
     let mut current = CONFIG.lock().unwrap_or_else(PoisonError::into_inner);
     if ENGINE.get().is_some() {
         return Err(Error::InvalidState(
-            "configure must be called before the first store is opened: the engine is running"
+            "configure must be called before the first batch is gathered or appended, and before \
+             engine_info: the engine is running"
                 .into(),
         ));
     }
-    *current = config;
+    *current = Config {
+        workers: config.workers.or(current.workers),
+        pin: config.pin.or(current.pin),
+        io: config.io.or(current.io),
+        depth: config.depth.or(current.depth),
+    };
     Ok(())
+}
+
+/// Checks what the environment says, so that a mistake in it is seen before anything is read.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] that names the variable.
+pub fn check_environment() -> Result<()> {
+    configured().map(drop)
 }
 
 /// What is running in this process; this makes the engine if nothing has yet.
@@ -141,7 +155,7 @@ impl Engine {
     fn new() -> Result<Self> {
         let config = configured()?;
         let depth = config.depth.unwrap_or(DEPTH);
-        let choice = backend::choose(config.io, depth)?;
+        let choice = backend::choose(config.io.flatten(), depth)?;
         let pool = Arc::<Pool>::default();
         let (pin, reader) = (config.pin.unwrap_or(true), choice.route.reader);
         let executor = Executor::new(config.workers, pin, reader);
@@ -157,7 +171,7 @@ fn configured() -> Result<Config> {
         workers: or_env(set.workers, "RINGLOADER_WORKERS", parse_workers)?,
         pin: or_env(set.pin, "RINGLOADER_PIN", parse_switch)?,
         depth: or_env(set.depth, "RINGLOADER_DEPTH", parse_depth)?,
-        io: or_env(set.io.map(Some), "RINGLOADER_IO", backend)?.flatten(),
+        io: or_env(set.io, "RINGLOADER_IO", backend)?,
     })
 }
 

@@ -202,6 +202,16 @@ def test_an_empty_ragged_batch_is_refused(ragged, empty):
     assert len(ragged) == 0
 
 
+@pytest.mark.parametrize("record", [b"abc", bytearray(b"abc"), memoryview(b"abc"), "abc"])
+def test_one_record_of_bytes_is_no_ragged_batch(record, tmp_path):
+    """Its bytes would be taken for records."""
+    for dtype in (np.uint8, np.int64):
+        with ringloader.RaggedStore.create(tmp_path / np.dtype(dtype).name, dtype) as store:
+            with pytest.raises(TypeError, match="list"):
+                store.append(record)
+            assert len(store) == 0
+
+
 @pytest.mark.parametrize("records", [5, None, 1.5])
 def test_a_ragged_batch_must_be_iterable(ragged, records):
     with pytest.raises(TypeError):

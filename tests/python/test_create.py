@@ -240,6 +240,13 @@ def test_a_file_in_place_of_a_parent_is_an_error_and_left_alone(create, tmp_path
 
 
 @creators
+def test_no_dtype_is_a_type_error(create, tmp_path):
+    with pytest.raises(TypeError, match="dtype"):
+        create(tmp_path / "store", None)
+    assert os.listdir(tmp_path) == []
+
+
+@creators
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
 def test_an_unwritable_parent_is_an_error_and_left_alone(create, tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
@@ -247,6 +254,20 @@ def test_an_unwritable_parent_is_an_error_and_left_alone(create, tmp_path):
         with raises_zrecord(-2, tmp_path / "locked"):
             create(path)
         assert os.listdir(tmp_path / "locked") == []
+
+
+@creators
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read anything")
+def test_a_store_that_may_not_be_looked_into_is_not_called_damaged(create, tmp_path):
+    path = tmp_path / "store"
+    create(path).close()
+    path.chmod(0)
+    try:
+        for cls in (ringloader.DenseStore, ringloader.RaggedStore):
+            with raises_zrecord(-2, path):
+                cls.open(path)
+    finally:
+        path.chmod(0o700)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there is no /proc here")

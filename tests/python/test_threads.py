@@ -255,7 +255,7 @@ sys.exit(7)
 
 # A thread that is bound to one core and blocks every signal is the first to use the engine.
 BOUND = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 import numpy as np
 found = {{}}
 def first():
@@ -268,14 +268,23 @@ def first():
 thread = threading.Thread(target=first)
 thread.start()
 thread.join()
-workers = []
-for task in os.listdir("/proc/self/task"):
-    with open(f"/proc/self/task/{{task}}/status") as file:
-        fields = dict(line.rstrip().partition(":\\t")[::2] for line in file)
-    if fields["Name"] in {names}:
-        catches = not int(fields["SigBlk"], 16) >> (signal.SIGBUS - 1) & 1
-        workers.append([catches, len(os.sched_getaffinity(int(task)))])
-result = [found["cores"] == sorted(os.sched_getaffinity(0)), workers]
+def workers():
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{{task}}/status") as file:
+                fields = dict(line.rstrip().partition(":\\t")[::2] for line in file)
+        except OSError:
+            continue  # it has ended meanwhile
+        if fields["Name"] in {names}:
+            catches = not int(fields["SigBlk"], 16) >> (signal.SIGBUS - 1) & 1
+            found.append([catches, len(os.sched_getaffinity(int(task)))])
+    return found
+# Threads begin when their core has time for them.
+deadline = time.monotonic() + 30
+while workers() != {expected} and time.monotonic() < deadline:
+    time.sleep(0.01)
+result = [found["cores"] == sorted(os.sched_getaffinity(0)), workers()]
 """
 
 
@@ -286,8 +295,8 @@ def test_workers_inherit_nothing_from_the_thread_that_came_first(pin, tmp_path):
     with ringloader.DenseStore.create(path, np.uint8, (4096,), codec="raw") as store:
         store.append(np.zeros((4000, 4096), np.uint8))
     names = ["ringloader-0", "ringloader-1"]
-    code = BOUND.format(path=str(path), names=names).strip()
+    expected = [[True, 1 if pin else len(os.sched_getaffinity(0))]] * 2
+    code = BOUND.format(path=str(path), names=names, expected=expected).strip()
     same_cores, workers = run(code, RINGLOADER_WORKERS="2", RINGLOADER_PIN=str(int(pin)))
-    cores = 1 if pin else len(os.sched_getaffinity(0))
     assert same_cores
-    assert workers == [[True, cores]] * 2
+    assert workers == expected

@@ -85,9 +85,14 @@ fn share(ids: &[usize], rank: usize, ranks: usize) -> &[usize] {
 
 /// What torchrun and other launchers tell each of the processes that they start on a machine.
 fn local_rank() -> Option<(usize, usize)> {
-    let number = |name| env::var(name).ok()?.parse::<usize>().ok();
-    let (rank, ranks) = (number("LOCAL_RANK")?, number("LOCAL_WORLD_SIZE")?);
-    (rank < ranks).then_some((rank, ranks))
+    let (rank, ranks) = (env::var("LOCAL_RANK").ok()?, env::var("LOCAL_WORLD_SIZE").ok()?);
+    let share = rank.parse().ok().zip(ranks.parse().ok()).filter(|(rank, ranks)| rank < ranks);
+    if share.is_none() {
+        log::warn!(
+            "LOCAL_RANK={rank} of LOCAL_WORLD_SIZE={ranks} means nothing: every core is used"
+        );
+    }
+    share
 }
 
 #[cfg(test)]

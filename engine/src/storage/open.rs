@@ -84,10 +84,13 @@ fn check_directory(path: &Path) -> Result<()> {
         }
         Err(e) => return Err(Error::io("inspect", path, e)),
     }
-    if path.join(names::META).symlink_metadata().is_err() {
-        return Err(Error::invalid(path, "the directory has no meta.zr"));
+    match path.join(names::META).symlink_metadata() {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            Err(Error::invalid(path, "the directory has no meta.zr"))
+        }
+        Err(e) => Err(Error::io("inspect", &path.join(names::META), e)),
     }
-    Ok(())
 }
 
 /// Checks that the last chunk is as long as the header says.
