@@ -106,6 +106,16 @@ def evict(root: Path) -> str:
     return "the files were evicted with posix_fadvise, since only root can drop the page cache"
 
 
+def bring_in(root: Path) -> None:
+    """Read the files under `root`, so that what the system has evicted of them is in the page cache again."""
+    part = bytearray(1 << 20)
+    for path in root.rglob("*"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(part):
+                    pass
+
+
 def copy_store(path: Path) -> Path:
     """A second store of the same files, since loaderx lets a store be open once."""
     copied = path.with_name(path.name + "-loaderx")

@@ -2,7 +2,8 @@
 
 Run it as ``python benches/gathers.py [--quick] [--only NAME] [--dir DIR] [--json FILE] [--markdown FILE]``. Batches
 have 256 records, random unless the workload says otherwise; figures are medians. A limit is a Rust program that does
-the same work with nothing around it (benches/limits). Before each turn of a cold workload the page cache is dropped.
+the same work with nothing around it (benches/limits). Before each turn of a cold workload the page cache is dropped,
+and before each turn of a warm one the files are read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import loaderx.utils
 import loaderx.zrecord
 import numpy as np
 import records
-from contest import Contender, Limit, build_limits, copy_store, evict, medians
+from contest import Contender, Limit, bring_in, build_limits, copy_store, evict, medians
 
 import ringloader
 
@@ -109,6 +110,9 @@ class Dense:
         evict(self.bench.root)
         self.open()
 
+    def bring_in(self) -> None:
+        bring_in(self.bench.root)
+
     def contenders(self, batches: dict[str, int], untimed: int = 2) -> dict[str, Contender | Limit]:
         def check(batch: object, plan: object) -> None:
             assert np.array_equal(np.asarray(batch), self.data[plan])
@@ -129,7 +133,9 @@ class Dense:
         else:
             limit_name = "a decode loop in memory"
             contenders["limit"] = self.bench.limit("decode", self.path, BATCH, batches * 2, CORES)
-        seconds = medians(contenders, lambda: self.bench.random_plans(length), self.bench.rounds)
+        seconds = medians(
+            contenders, lambda: self.bench.random_plans(length), self.bench.rounds, self.bring_in
+        )
         return Result(name, seconds, must, limit_name)
 
     def cold(self, name: str, must: dict[str, float], batches: dict[str, int]) -> Result:
@@ -155,7 +161,7 @@ class Dense:
             first = int(self.bench.rng.integers(0, len(self.data) - (batches + 3) * BATCH))
             return (slice(start, start + BATCH) for start in itertools.count(first, BATCH))
 
-        before = self.evict if cold else lambda: None
+        before = self.evict if cold else self.bring_in
         rounds = self.bench.rounds * (2 if cold else 1)
         return Result(name, medians(contenders, plans, rounds, before), {"numpy mmap": 1.0})
 
@@ -172,8 +178,8 @@ def images_raw(bench: Bench) -> Iterator[Result]:
 
 def tokens_raw(bench: Bench) -> Iterator[Result]:
     dense = Dense(bench, "tokens", records.token_blocks(250_000 * bench.scale), "raw")
-    yield dense.warm("warm 2 KiB tokens raw", {"loaderx": 3.0, "numpy mmap": 1.0}, 50)
-    yield dense.scan("warm scan 2 KiB raw", False, 100)
+    yield dense.warm("warm 2 KiB tokens raw", {"loaderx": 3.0, "numpy mmap": 1.0}, 500)
+    yield dense.scan("warm scan 2 KiB raw", False, 400)
     cold = {"ringloader": 20, "loaderx": 8, "numpy mmap": 1, "others": 4}
     yield dense.cold("cold 2 KiB raw", {"loaderx": 5.0, "numpy mmap": 30.0}, cold)
     yield dense.scan("cold scan 2 KiB raw", True, 400)

@@ -6,6 +6,7 @@
 //! is idle. Large buffers are huge-page advised.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -38,6 +39,8 @@ pub struct Pool {
     process: u64,
     /// The thread that gives old memory back, once there was some.
     keeper: OnceLock<Option<Thread>>,
+    /// Whether that thread waits for the next buffer, or for its time.
+    keeper_waits: AtomicBool,
 }
 
 impl Default for Pool {
@@ -68,6 +71,7 @@ impl Pool {
             idle_time_max,
             process: generation(),
             keeper: OnceLock::new(),
+            keeper_waits: AtomicBool::new(false),
         }
     }
 
@@ -110,9 +114,8 @@ impl Pool {
         if self.process != generation() {
             return;
         }
-        let (dropped, was_empty) = {
+        let dropped = {
             let mut idle = self.lock();
-            let was_empty = idle.bytes == 0;
             let mut dropped = idle.expire(self.idle_time_max);
             if idle.bytes + map.len() <= IDLE_BYTES_MAX {
                 idle.bytes += map.len();
@@ -120,10 +123,13 @@ impl Pool {
             } else {
                 dropped.push(map);
             }
-            (dropped, was_empty)
+            dropped
         };
         drop(dropped);
-        if was_empty && let Some(keeper) = self.keeper.get_or_init(|| self.start_keeper()) {
+        let keeper = self.keeper.get_or_init(|| self.start_keeper());
+        // Once in its time: a loop that gathers puts back a buffer with every batch.
+        let is_asleep = self.keeper_waits.swap(false, Ordering::SeqCst);
+        if let Some(keeper) = keeper.as_ref().filter(|_| is_asleep) {
             keeper.unpark();
         }
     }
@@ -133,7 +139,13 @@ impl Pool {
         let keep = move || {
             while let Some(pool) = pool.upgrade() {
                 pool.trim();
-                let (is_empty, pause) = (pool.idle_bytes() == 0, pool.idle_time_max);
+                pool.keeper_waits.store(true, Ordering::SeqCst);
+                // A buffer that came back just before has woken nobody.
+                let is_empty = pool.idle_bytes() == 0;
+                if !is_empty {
+                    pool.keeper_waits.store(false, Ordering::SeqCst);
+                }
+                let pause = pool.idle_time_max;
                 // Whoever drops the pool must not wait for this thread.
                 drop(pool);
                 if is_empty {

@@ -16,8 +16,8 @@ use crate::sigbus::{self, Guard};
 use crate::span::{Span, SpanMut};
 
 /// Whether a fault of this thread in a mapping would be caught now: somebody may have replaced the
-/// handler of SIGBUS, or have blocked it. Ask before each thread's part of a batch is copied, and
-/// read in another way if it is not so.
+/// handler of SIGBUS, or have blocked it. Ask before a batch is copied, and read in another way if
+/// it is not so.
 pub fn faults_are_caught_here() -> bool {
     sigbus::catches_faults_here()
 }

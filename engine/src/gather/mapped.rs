@@ -58,7 +58,8 @@ impl<'b> Copier<'b> {
         let of_chunk = |chunk: &Touched| chunk.file.mapping(chunk.end, mapped, chunks);
         let mappings: Vec<_> = batch.located.chunks.iter().map(of_chunk).collect();
         let has_some = mappings.iter().any(Option::is_some);
-        // Asked last: making the first mapping puts the handler in place.
+        // Asked last: making the first mapping puts the handler in place. Workers see to it
+        // themselves that their faults are caught.
         let is_safe = has_some && mapping::faults_are_caught_here();
         is_safe.then_some(Self { batch, mappings, failed: AtomicBool::new(false) })
     }
@@ -86,21 +87,14 @@ impl<'b> Copier<'b> {
     }
 
     fn run_shard(&self, context: &mut Context, range: Range<usize>, dst: SpanMut<'_>) {
-        if self.failed.load(Ordering::Relaxed) {
-            return;
-        }
         let locations = &self.batch.located.locations[range];
-        if !mapping::faults_are_caught_here() || self.fill(context, locations, dst).is_none() {
-            self.failed.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn fill(&self, context: &mut Context, locations: &[Location], dst: SpanMut<'_>) -> Option<()> {
         if self.batch.is_raw() {
             self.copy(locations, dst);
-            return Some(());
+        } else if self.failed.load(Ordering::Relaxed)
+            || self.decode(context, locations, dst).is_none()
+        {
+            self.failed.store(true, Ordering::Relaxed);
         }
-        self.decode(context, locations, dst)
     }
 
     /// Copies raw records; those that lie one behind the other are copied as one.
