@@ -151,7 +151,10 @@ class Dense:
         return Result(name, seconds, must, "an io_uring program")
 
     def scan(self, name: str, cold: bool, batches: int) -> Result:
-        """From front to back, a slice after the other; a mapped array is copied, as it is only a view."""
+        """From front to back, a slice after the other; a mapped array is copied, as it is only a view.
+
+        A warm turn is long enough to see most of the store: a page that a process has never touched costs it more.
+        """
         contenders = self.contenders({"others": batches}, untimed=0 if cold else 2)
         contenders["numpy mmap"].gather = lambda part: np.array(self.stores["numpy mmap"][part])
         for contender in contenders.values():
@@ -169,7 +172,7 @@ class Dense:
 def images_raw(bench: Bench) -> Iterator[Result]:
     dense = Dense(bench, "images", records.images(3400 * bench.scale), "raw")
     yield dense.warm("warm 147 KiB raw", {"loaderx": 1.8, "numpy mmap": 2.0}, 10)
-    yield dense.scan("warm scan 147 KiB raw", False, 10)
+    yield dense.scan("warm scan 147 KiB raw", False, 12 * bench.scale)
     cold = {"ringloader": 4, "loaderx": 4, "numpy mmap": 1, "others": 4}
     yield dense.cold("cold 147 KiB raw", {"loaderx": 1.5, "numpy mmap": 4.0}, cold)
     yield dense.scan("cold scan 147 KiB raw", True, 10)
@@ -179,7 +182,7 @@ def images_raw(bench: Bench) -> Iterator[Result]:
 def tokens_raw(bench: Bench) -> Iterator[Result]:
     dense = Dense(bench, "tokens", records.token_blocks(250_000 * bench.scale), "raw")
     yield dense.warm("warm 2 KiB tokens raw", {"loaderx": 3.0, "numpy mmap": 1.0}, 500)
-    yield dense.scan("warm scan 2 KiB raw", False, 400)
+    yield dense.scan("warm scan 2 KiB raw", False, 950 * bench.scale)
     cold = {"ringloader": 20, "loaderx": 8, "numpy mmap": 1, "others": 4}
     yield dense.cold("cold 2 KiB raw", {"loaderx": 5.0, "numpy mmap": 30.0}, cold)
     yield dense.scan("cold scan 2 KiB raw", True, 400)
