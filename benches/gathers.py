@@ -84,8 +84,9 @@ class Dense:
         dictionary = {"dict_bytes": loaderx.utils.train_dict(data)} if codec == "zstd_dict" else {}
         shape = data.shape[1:]
         with ringloader.DenseStore.create(self.path, data.dtype, shape, codec=codec, **dictionary) as store:
-            for start in range(0, len(data), 1000):
-                store.append(data[start : start + 1000])
+            # In large parts, as numpy writes its file: the page cache has larger pages then, for whoever maps it.
+            for start in range(0, len(data), 10_000):
+                store.append(data[start : start + 10_000])
         self.copied = copy_store(self.path)
         if codec == "raw":
             np.save(bench.root / "data.npy", data)

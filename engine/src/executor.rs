@@ -115,7 +115,9 @@ impl Executor {
     /// [`Error::Internal`] if a shard panicked. The others have run all the same.
     pub(crate) fn run(&self, context: &mut Context, shards: Vec<Shard<'_>>) -> Result<()> {
         let helpers = (shards.len().saturating_sub(1)).min(self.threads_per_batch() - 1);
-        let deque = Deque::new_fifo();
+        // The caller pops what was pushed last, so the first shards, and workers steal from the
+        // other end: memory that batches share stays in the caches of the same core.
+        let deque = Deque::new_lifo();
         let batch = Arc::new(Batch {
             shards: deque.stealer(),
             unfinished: AtomicUsize::new(shards.len()),
@@ -124,7 +126,7 @@ impl Executor {
         });
         // The shards borrow from the caller. `finish` below returns only when each of them was
         // run to its end, which `unfinished` counts, so none outlives what it borrows.
-        for shard in scope::lend(shards) {
+        for shard in scope::lend(shards).into_iter().rev() {
             deque.push(shard);
         }
         if helpers > 0 {
